@@ -19,6 +19,8 @@ MAJORS = {"r": "row", "c": "col"}
 NUMBER, ONE, ROW, COLUMN, MATRIX = "number", "one", "row", "column", "matrix"
 """Kinds of further inputs: a float of the host; a tensor of one element; a vector along n; a vector
 along m; a matrix stored as out is."""
+GROUP_ENDS = "group-ends"
+"""One more: for each group of rows the row behind its last, ascending."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Extra:
     name: str
     """What it is called; two of one product never share a name."""
     kind: str
-    """`NUMBER`, `ONE`, `ROW`, `COLUMN` or `MATRIX`."""
+    """`NUMBER`, `ONE`, `ROW`, `COLUMN`, `MATRIX` or `GROUP_ENDS`."""
     dtype: str = ""
     """Short name of its type; "" for that of out."""
 
@@ -59,6 +61,14 @@ class Fusion:
         return bool(self.torch) and not self.extras and self.half is None
 
 
+GROUPS = {
+    "row-groups": Fusion(
+        "rows of A come in groups, each multiplied by a B of its own",
+        (Extra("offsets", GROUP_ENDS, "int32"),),
+    ),
+}
+"""How a product may be many, of extents that the device alone knows. Rows of out behind the last
+group are not written."""
 SCALES = {
     "tensor-scales": Fusion(
         "A and B are each scaled by one number",
@@ -162,7 +172,7 @@ class GemmOperands:
     a: TensorSpec
     """A, m x k."""
     b: TensorSpec
-    """B, k x n; column-major as ``torch.nn.Linear`` stores its weight."""
+    """B, k x n, one for each group of rows; column-major as ``torch.nn.Linear`` stores weights."""
     out: TensorSpec
     """The result, m x n, or m x n/2 behind a gate."""
     acc: DType
@@ -172,6 +182,8 @@ class GemmOperands:
     """One of `SCALES`; "" for none."""
     epilogue: tuple[str, ...] = ()
     """Some of `EPILOGUES`, in the order in which they are applied."""
+    groups: str = ""
+    """One of `GROUPS`; "" for none."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -185,10 +197,12 @@ class GemmOperands:
                 raise TilecastError(f"{name} is {operand.dtype}; allowed: {fit}")
         if self.out.dtype.name == "fp22":
             raise TilecastError("out is fp22, which only sums are; allowed: fp32")
-        if self.scales and self.scales not in SCALES:
-            raise TilecastError(
-                f"scales {self.scales!r} are not known; allowed: {', '.join(SCALES)}"
-            )
+        for what, value, known in (
+            ("groups", self.groups, GROUPS),
+            ("scales", self.scales, SCALES),
+        ):
+            if value and value not in known:
+                raise TilecastError(f"{what} {value!r} are not known; allowed: {', '.join(known)}")
         for step in self.epilogue:
             if step not in EPILOGUES:
                 raise TilecastError(
@@ -225,7 +239,7 @@ class GemmOperands:
     def text(self) -> str:
         """The one spelling of these operands; `parse` reads it."""
         a, b, out = self.a.dtype, self.b.dtype, self.out.dtype
-        extras = "+".join(filter(None, (self.scales, *self.epilogue)))
+        extras = "+".join(filter(None, (self.groups, self.scales, *self.epilogue)))
         return (
             a.name
             + (f"x{b}" if b != a else "")
@@ -247,13 +261,14 @@ class GemmOperands:
 
     @property
     def fused(self) -> bool:
-        """Whether more than a product is asked for."""
+        """Whether more is done to a product than to store it."""
         return bool(self.scales or self.epilogue)
 
     @cached_property
     def extras(self) -> tuple[Extra, ...]:
         """What a launch takes behind A, B and out, in order."""
-        fusions = [SCALES[self.scales]] if self.scales else []
+        fusions = [GROUPS[self.groups]] if self.groups else []
+        fusions += [SCALES[self.scales]] if self.scales else []
         fusions += [EPILOGUES[step] for step in self.epilogue]
         return tuple(extra for fusion in fusions for extra in fusion.extras)
 
@@ -304,13 +319,14 @@ class GemmOperands:
         a = dtype(match["a"])
         names = (a.name, match["b"] or a.name, match["out"] or a.name)
         extras = match["extras"].split("+") if match["extras"] else []
+        groups = extras.pop(0) if extras and extras[0] in GROUPS else ""
         scales = extras.pop(0) if extras and extras[0] in SCALES else ""
         a_spec, b_spec, out_spec = (
             TensorSpec(dtype(name), MAJORS[letter])
             for name, letter in zip(names, match["layout"], strict=True)
         )
         acc = dtype(match["acc"] or a.accumulator)
-        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras))
+        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras), groups)
 
     def __str__(self) -> str:
         """The text."""

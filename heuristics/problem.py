@@ -25,16 +25,19 @@ PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """out[m, n] = A[m, k] @ B[k, n], ``batch`` times; behind a gate out has n/2 columns."""
+    """out[m, n] = A[m, k] @ B[k, n], ``batch`` times; behind a gate out has n/2 columns.
+
+    Of rows that come in groups, see `products`.
+    """
 
     m: int
-    """Rows of A and out."""
+    """Rows of A and out; where they are grouped, of all groups together."""
     n: int
     """Columns of B and, but for a gate, of out."""
     k: int
     """Columns of A, rows of B."""
     batch: int = 1
-    """Independent products of the same extents."""
+    """Independent products of the same extents; where rows are grouped, the groups."""
     operands: GemmOperands = field(default=LINEAR_BF16)
     """How A, B and out are typed and stored."""
 
@@ -107,6 +110,25 @@ class GemmProblem:
             ) from error
 
     @property
+    def batched(self) -> bool:
+        """Whether A and out are as many matrices as B."""
+        return self.batch > 1 and not self.operands.groups
+
+    @property
+    def products(self) -> int:
+        """Products of `rows` rows that are taken to take as long.
+
+        How grouped rows are spread is known on the device alone. They count as spread evenly, one a
+        group where there are fewer rows than groups.
+        """
+        return min(self.batch, self.m) if self.operands.groups else self.batch
+
+    @property
+    def rows(self) -> int:
+        """Rows of one of the `products`."""
+        return -(-self.m // self.products) if self.operands.groups else self.m
+
+    @property
     def out_n(self) -> int:
         """Columns of out."""
         return self.n // self.operands.columns_for_one
@@ -114,19 +136,24 @@ class GemmProblem:
     @property
     def flops(self) -> int:
         """Floating-point operations: one multiply and one add per product term."""
-        return 2 * self.m * self.n * self.k * self.batch
+        matrices = 1 if self.operands.groups else self.batch
+        return 2 * self.m * self.n * self.k * matrices
 
     @property
     def min_bytes(self) -> float:
         """Bytes that must cross DRAM: each matrix read once, the output written once.
 
-        Rows, columns and numbers that an epilogue reads are small beside these.
+        Rows, columns and numbers that an epilogue reads are small beside these. B is not read for a
+        group without rows.
         """
         operands = self.operands
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
         like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
-        return (a + b + like_out * operands.out.dtype.bytes(self.m * self.out_n)) * self.batch
+        out = like_out * operands.out.dtype.bytes(self.m * self.out_n)
+        if operands.groups:
+            return a + b * self.products + out
+        return (a + b + out) * self.batch
 
     @property
     def family(self) -> tuple[int, int]:
@@ -147,6 +174,9 @@ class GemmProblem:
         match library_operator(operands)[0]:
             case "matmul" | "addmm":
                 return True
+            case "_grouped_mm":
+                # Of other types it reads the offsets on the host, which no CUDA graph captures.
+                return operands.a.dtype.name == operands.out.dtype.name == "bf16"
             case "_int_mm":
                 scaled = operands.scales in ("tensor-scales", "row-scales", "out-row-scales")
                 whole = not operands.scales and operands.out == TensorSpec(dtype("int32"), "row")
@@ -159,7 +189,7 @@ class GemmProblem:
         return alone
 
     def __str__(self) -> str:
-        """``m x n x k``, with the batch in front where there is one."""
+        """``m x n x k``, with the batch or the groups in front where there are some."""
         prefix = f"{self.batch}x" if self.batch > 1 else ""
         return f"{prefix}{self.m}x{self.n}x{self.k}"
 
@@ -193,6 +223,8 @@ def library_operator(operands: GemmOperands) -> tuple[str, int]:
     """
     steps = operands.epilogue
     biased = steps[:1] == ("bias",)
+    if operands.groups:
+        return "_grouped_mm", 0
     if operands.converted:
         return "matmul", 0
     if operands.a.dtype.name == "int8":

@@ -28,6 +28,9 @@ TILE_K_BYTES = (128, 256)
 TMA_ROWS = 8
 """Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
 
+GROUP_SKEW = 4
+"""How many times its share of the rows a group may have that a tile should cover."""
+
 Broken = np.ndarray | bool
 """Which of some configs break a rule: a bool for each config, or one for all."""
 Subject = TypeVar("Subject", GemmOperands, GemmProblem)
@@ -80,8 +83,8 @@ def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> 
 
 def extents(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel's own m and n run over: the problem's n and m under swap_ab."""
-    exchange = (problem.n - problem.m) * c.swap_ab
-    return problem.m + exchange, problem.n - exchange
+    exchange = (problem.n - problem.rows) * c.swap_ab
+    return problem.rows + exchange, problem.n - exchange
 
 
 def tiles(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +106,7 @@ def l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     exchange = (b - a) * c.swap_ab
     loaded = c.tile_m / c.cluster_n * (a + exchange)
     loaded = loaded + c.tile_n / c.cluster_m * (b - exchange)
-    traffic = rows * columns * problem.batch * loaded * problem.k
+    traffic = rows * columns * problem.products * loaded * problem.k
     floor = hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype) + FLOOR_SECONDS
     return traffic / hardware.l2_bytes_per_second * 1e6 > L2_SLACK * floor * 1e6
 
@@ -132,6 +135,8 @@ def idle_rules(
     )
     def idle_tile(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
         rows, columns = extents(c, problem)
+        if problem.operands.groups:
+            rows = np.minimum(GROUP_SKEW * rows, problem.m)
         covers_rows = smaller_m[c.tile_m.astype(int)] >= rows
         return covers_rows | (smaller_n[c.tile_n.astype(int)] >= columns)
 
@@ -146,7 +151,7 @@ def idle_rules(
     )
     def idle_order(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
         rows, columns = tiles(c, problem)
-        waves = rows * columns * problem.batch / (hardware.sm_count * c.ctas_per_sm)
+        waves = rows * columns * problem.products / (hardware.sm_count * c.ctas_per_sm)
         choice = (waves > 1) & (rows > 1) & (columns > 1) & (c.split_k == 1)
         reordered = (c.raster_m != (raster == "m")) | (c.swizzle != swizzle)
         return reordered & ~choice

@@ -18,16 +18,16 @@ class KernelSpec:
     operands: GemmOperands
     """Dtypes and majors."""
     batched: bool = False
-    """Whether operands carry a leading batch extent."""
+    """Whether all operands carry a leading batch extent; B of groups always has one."""
     any_rows: bool = False
-    """Whether rows of out may begin anywhere, not only at multiples of 16 bytes."""
+    """Whether rows of out may begin anywhere, not only at multiples of 16 bytes; not of groups."""
 
     @classmethod
     def for_problem(
         cls, config: KernelConfig, problem: GemmProblem, any_rows: bool = False
     ) -> KernelSpec:
         """The kernel that runs a config on a problem."""
-        return cls(config, problem.operands, problem.batch > 1, any_rows)
+        return cls(config, problem.operands, problem.batched, any_rows)
 
     def __str__(self) -> str:
         """Config and operands."""

@@ -1,7 +1,8 @@
 """Named suites of GEMM problems: of models, of benchmarks, and such as break tilings.
 
 A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
-``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8. The ``training`` suite is a
+``torch.nn.Linear`` (`LINEAR_BF16`), but for those of ``grouped``, so n and k are multiples of 8.
+The ``training`` suite is a
 fixed selection from the others; the shipped data set is collected on it.
 """
 
@@ -16,6 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS, Family
+from tilecast.data_collection.problems.mixtures import grouped
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 
@@ -118,6 +120,7 @@ SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "ragged": lambda: _grid(_RAGGED, _RAGGED_M),
     "skinny": lambda: _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M),
     "random": _random,
+    "grouped": grouped,
     "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
 }
 """The function that makes the problems of each suite, by name."""

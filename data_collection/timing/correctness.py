@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
 """m, n, k of the correctness checks: ragged everywhere; many tiles per CTA, a deep k, one row."""
+CHECK_GROUPS = 5
+"""Groups of rows of these; some are empty, as there is a single row in one."""
 DEEP_EXTENTS = (136, 520)
 """m and n of the check whose k is the deepest."""
 
@@ -33,7 +35,7 @@ def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     extents_of = (*CHECK_EXTENTS, (*DEEP_EXTENTS, deep_k(spec) - 16))
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
-    batch = 3 if spec.batched else 1
+    batch = CHECK_GROUPS if operands.groups else 3 if spec.batched else 1
     columns = GATED_COLUMNS if operands.gate else step
     padded = [
         [

@@ -25,7 +25,7 @@ from tilecast.data_collection.timing.tensors import (
     launch_tensors,
     poisoned_out,
 )
-from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
+from tilecast.data_collection.timing.torch_reference import library_launch, torch_refusal
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
@@ -179,7 +179,7 @@ class GpuSession:
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """The launcher of an entrant, f(a, b, out, *extras)."""
         if entrant is None:
-            return torch_launch(problem.operands)
+            return library_launch(problem.operands)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from tilecast.data_collection.timing.correctness import wrong_elements
 from tilecast.data_collection.timing.tensors import reference
-from tilecast.heuristics.operands import COLUMN, MATRIX
+from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 
 MOST_COMPARED = 2**25
@@ -35,7 +35,7 @@ class InUse:
         """Compute the reference of the first set; ``second`` is another one, or the same."""
         self._problem = problem
         self._first, self._second = first, second
-        elements = problem.m * problem.out_n * problem.batch
+        elements = problem.m * problem.out_n * (problem.batch if problem.batched else 1)
         step = math.ceil(elements / MOST_COMPARED)
         # The last row, too, which a ragged tile has.
         first_row = (problem.m - 1) % step
@@ -47,8 +47,10 @@ class InUse:
 
     def _part(self, kind: str, value: torch.Tensor | float) -> torch.Tensor | float:
         """What belongs to the rows that are compared of an extra of some kind."""
-        if not isinstance(value, torch.Tensor) or kind not in (MATRIX, COLUMN):
+        if not isinstance(value, torch.Tensor) or kind not in (MATRIX, COLUMN, GROUP_ENDS):
             return value
+        if kind == GROUP_ENDS:
+            return torch.searchsorted(self._rows, value)
         return value[self._rows] if kind == COLUMN else value[..., self._rows, :]
 
     def wrong(

@@ -12,6 +12,7 @@ from tilecast.heuristics.dtypes import DTYPES
 from tilecast.heuristics.operands import (
     COLUMN,
     EPILOGUES,
+    GROUP_ENDS,
     MATRIX,
     NUMBER,
     ONE,
@@ -25,14 +26,16 @@ FACTOR = 0.75
 """The value of alpha and beta."""
 
 Inputs = tuple
-"""A (m, k), B (k, n), batch in front where there is one, and the operands' extras, in order."""
+"""A (m, k), B (k, n), batch in front where there is one, and groups in front of B; and the
+operands' extras, in order."""
 
 
 def random_inputs(problem: GemmProblem, device: str = "cuda") -> Inputs:
     """Normal random inputs of a problem; scales are near 1."""
     operands = problem.operands
-    a = _random(problem, problem.m, problem.k, operands.a, device)
-    b = _random(problem, problem.k, problem.n, operands.b, device)
+    batch = (problem.batch,) if operands.groups else _batch(problem)
+    a = _random(_batch(problem), problem.m, problem.k, operands.a, device)
+    b = _random(batch, problem.k, problem.n, operands.b, device)
     return a, b, *(_extra(problem, extra, device) for extra in operands.extras)
 
 
@@ -41,7 +44,7 @@ def empty_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
 
     Behind a gate it has n/2 columns.
     """
-    return _empty(problem, problem.m, problem.out_n, problem.operands.out, device)
+    return _empty(_batch(problem), problem.m, problem.out_n, problem.operands.out, device)
 
 
 def poisoned_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
@@ -55,7 +58,10 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     a, b, *values = inputs
     operands = problem.operands
     given = {extra.name: value for extra, value in zip(operands.extras, values, strict=True)}
-    result = a.float() @ b.float()
+    if operands.groups:
+        result = _by_groups(a.float(), b.float(), given["offsets"])
+    else:
+        result = a.float() @ b.float()
     if operands.scales:
         by_row = any(e.name == "scale_a" and e.kind == COLUMN for e in operands.extras)
         scale_a = given.get("scale_a", 1.0)
@@ -105,17 +111,44 @@ def _extra(problem: GemmProblem, extra: Extra, device: str) -> torch.Tensor | fl
     if extra.kind == NUMBER:
         return FACTOR
     if extra.kind == MATRIX:
-        return _random(problem, problem.m, problem.n, out, device)
+        return _random(_batch(problem), problem.m, problem.n, out, device)
+    if extra.kind == GROUP_ENDS:
+        return group_ends(problem.m, problem.batch).to(device)
     extent = {ONE: 1, ROW: problem.n, COLUMN: problem.m}[extra.kind]
     stored = DTYPES[extra.dtype] if extra.dtype else out.dtype
     values = torch.empty(extent, dtype=getattr(torch, stored.torch), device=device)
     return values.uniform_(0.5, 1.5) if extra.name.startswith("scale") else values.normal_()
 
 
+def group_ends(rows: int, groups: int) -> torch.Tensor:
+    """Random ends of groups of rows, with the last row in the last of them.
+
+    Each row goes to a group by itself, by shares that are drawn from the flat Dirichlet
+    distribution: of 64 groups the largest has some five times its share, and the least nothing.
+    """
+    shares = torch.empty(groups).exponential_()
+    counts = torch.multinomial(shares, rows, replacement=True).bincount(minlength=groups)
+    return counts.cumsum(0).int()
+
+
+def _by_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """The product of each group of rows with its own matrix; NaN behind the last."""
+    result = torch.full((len(a), b.shape[-1]), math.nan, device=a.device)
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        result[start:end] = a[start:end] @ b[group]
+        start = end
+    return result
+
+
+def _batch(problem: GemmProblem) -> tuple[int, ...]:
+    return (problem.batch,) if problem.batched else ()
+
+
 def _random(
-    problem: GemmProblem, rows: int, columns: int, stored: TensorSpec, device: str
+    batch: tuple[int, ...], rows: int, columns: int, stored: TensorSpec, device: str
 ) -> torch.Tensor:
-    tensor = _empty(problem, rows, columns, stored, device)
+    tensor = _empty(batch, rows, columns, stored, device)
     if stored.dtype.bits >= 16:
         return tensor.normal_()
     # PyTorch draws no 8-bit numbers; those of int8 are spread over its range.
@@ -126,9 +159,8 @@ def _random(
 
 
 def _empty(
-    problem: GemmProblem, rows: int, columns: int, stored: TensorSpec, device: str
+    batch: tuple[int, ...], rows: int, columns: int, stored: TensorSpec, device: str
 ) -> torch.Tensor:
-    batch = (problem.batch,) if problem.batch > 1 else ()
     row_major = stored.major == "row"
     shape = (rows, columns) if row_major else (columns, rows)
     dtype = getattr(torch, stored.dtype.torch)

@@ -18,7 +18,16 @@ import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from tilecast.heuristics.dtypes import DTYPES
-from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra, TensorSpec
+from tilecast.heuristics.operands import (
+    COLUMN,
+    GROUP_ENDS,
+    MATRIX,
+    NUMBER,
+    ONE,
+    ROW,
+    Extra,
+    TensorSpec,
+)
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
 from tilecast.kernels.quack_sm90.kernel import TunableGemm
@@ -28,8 +37,8 @@ from tilecast.kernels.spec import KernelSpec
 def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
     """The object file of a kernel, which exports ``symbol``."""
     operands = spec.operands
-    fused = GemmWithExtras if operands.extras else FusedGemm
-    kernel = fused if operands.fused else TunableGemm
+    fused = FusedGemm if operands.fused else TunableGemm
+    kernel = GemmWithExtras if operands.extras else fused
     config = cast("QuackConfig", spec.config)
     return compile_gemm(kernel(config, operands, spec.any_rows), spec, arch, symbol)
 
@@ -41,8 +50,8 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
 
     Args:
         kernel: takes A (m, k), B (k, n) and out (m, n), or (m, n/2) behind a gate, with a batch in
-            front where the spec has one; where operands have extras a tuple of them; the clusters
-            that fit on the GPU at once, and a stream.
+            front where the spec has one, and in front of B the groups; where operands have extras a
+            tuple of them; the clusters that fit on the GPU at once, and a stream.
         spec: what it computes.
         arch: target of the compiler.
         symbol: what the object shall export.
@@ -51,11 +60,11 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
         A host object file with the device code inside, which exports ``symbol``.
     """
     operands = spec.operands
-    batch = (cute.sym_int32(),) if spec.batched else ()
-    m, n, k = (cute.sym_int32() for _ in range(3))
+    products, m, n, k = (cute.sym_int32() for _ in range(4))
+    batch = (products,) if spec.batched else ()
     out_n = cute.sym_int32() if operands.gate else n
 
-    def tensor(rows, columns, stored: TensorSpec, align: int = 16):
+    def tensor(rows, columns, stored: TensorSpec, align: int = 16, batch=batch):
         dtype = getattr(cutlass, stored.dtype.cutlass)
         # 16 bytes: what TMA asks of every stride but the contiguous one.
         elements = 8 * align // dtype.width
@@ -73,14 +82,14 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
         )
         if extra.kind == NUMBER:
             return cutlass.Float32(1.0)
-        extent = {ONE: 1, ROW: n, COLUMN: m}[extra.kind]
+        extent = {ONE: 1, ROW: n, COLUMN: m, GROUP_ENDS: products}[extra.kind]
         # Four bytes: the least that is copied at once.
         return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)
 
     compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
         kernel,
         tensor(m, k, operands.a),
-        tensor(k, n, operands.b),
+        tensor(k, n, operands.b, batch=(products,) if operands.groups else batch),
         tensor(m, out_n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16),
         *([tuple(map(further, operands.extras))] if operands.extras else []),
         cutlass.Int32(1),

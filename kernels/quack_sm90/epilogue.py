@@ -22,7 +22,7 @@ from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 from quack.tile_scheduler import WorkTileInfo
 
-from tilecast.heuristics.operands import COLUMN, EPILOGUES, MATRIX, NUMBER, ONE, ROW
+from tilecast.heuristics.operands import COLUMN, EPILOGUES, GROUP_ENDS, MATRIX, NUMBER, ONE, ROW
 from tilecast.heuristics.problem import GATED_COLUMNS
 from tilecast.kernels.quack_sm90.resources import WARP_GROUP
 # isort: on
@@ -347,13 +347,15 @@ class GemmWithExtras(FusedGemm):
         stream,
     ):
         """Launch; see the class."""
-        arguments, matrix = {}, None
+        arguments, matrix, ends = {}, None, None
         lines = {ROW: "row", COLUMN: "column"}
         if const_expr(self.config.swap_ab):
             lines = {ROW: "column", COLUMN: "row"}
         for extra, value in zip(self.operands.extras, extras, strict=True):
             if const_expr(extra.kind == MATRIX):
                 matrix = value
+            elif const_expr(extra.kind == GROUP_ENDS):
+                ends = value
             elif const_expr(extra.kind == ONE):
                 arguments[f"one_{extra.name}"] = value.iterator
             elif const_expr(extra.kind == ROW and self.operands.gate != ""):
@@ -365,4 +367,6 @@ class GemmWithExtras(FusedGemm):
                 arguments[f"{lines[extra.kind]}_{extra.name}"] = value
             else:
                 arguments[extra.name] = value
-        self.launch(a, b, out, matrix, FusedArguments(**arguments), max_active_clusters, stream)
+        self.launch(
+            a, b, out, matrix, FusedArguments(**arguments), max_active_clusters, stream, ends
+        )

@@ -45,8 +45,10 @@ from quack.tile_scheduler import (  # noqa: E402
     TileSchedulerOptions,
     WorkTileInfo,
 )
+from quack.varlen_utils import VarlenArguments  # noqa: E402
 
 from tilecast.kernels.quack_sm90.conversion import ConvertedA  # noqa: E402
+from tilecast.kernels.quack_sm90.grouped import GroupScheduler, GroupStarts  # noqa: E402
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 _FRAGMENT = 4
@@ -166,6 +168,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""
+        if varlen_m:
+            return GroupScheduler
         return TileScheduler if self.split_k == 1 else SplitScheduler
 
     def kernel(self, *args, **kwargs):
@@ -355,8 +359,11 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         """Launch out = A @ B; see the class for the shapes."""
         self.launch(a, b, out, None, self.EpilogueArguments(), max_active_clusters, stream)
 
-    def launch(self, a, b, out, matrix, epilogue_arguments, max_active_clusters, stream):
-        """Launch with a matrix like out, or None, and what else the epilogue reads."""
+    def launch(self, a, b, out, matrix, epilogue_arguments, max_active_clusters, stream, ends=None):
+        """Launch with a matrix like out, or None, and what else the epilogue reads.
+
+        ``ends`` are those of the groups of rows of A, of which each has a matrix of B.
+        """
         order = TileSchedulerOptions(
             max_active_clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
         )
@@ -366,7 +373,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             # QuACK leaves the order of its extents, which is m, k, batch, to what transforms it.
             a = select(self.permute_batch_last(a, append_batch_if_2d=True), [1, 0, 2])
         with _loads_shared_within_splits(self.config):
-            GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
+            groups = None if ends is None else VarlenArguments(GroupStarts(ends))
+            GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, groups, stream)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GATED_COLUMNS, GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
@@ -85,7 +85,8 @@ SPLIT_K_BYTES = 512
     HARDWARE,
     "the kernel multiplies operands of one width, or bf16 and int8, and accumulates in fp32, in "
     "fp22 (fp8) or in int32 (int8); it reads 8 bits along k and scales them alone; it fuses "
-    "nothing into whole numbers",
+    "nothing into whole numbers; rows that come in groups have 16 bits, are stored one after the "
+    "other, and nothing is scaled or added",
 )
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
@@ -103,7 +104,20 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and not (operands.fused and out.name == "int32")
         and out.bits >= 16
     )
+    if operands.groups:
+        by_row = operands.a.major == operands.out.major == "row"
+        alone = all(extra.kind == GROUP_ENDS for extra in operands.extras)
+        multiplied = multiplied and by_row and alone and a.bits == b.bits == out.bits == 16
     return not multiplied
+
+
+@rule(
+    HARDWARE,
+    "where groups of rows end is known on the device alone, which hands out tiles along its own m "
+    "and each with all of k",
+)
+def _groups(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    return bool(operands.groups) & ((c.swap_ab == 1) | (c.split_k > 1))
 
 
 @rule(
@@ -256,6 +270,7 @@ def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _operands,
     _axes,
+    _groups,
     _warp_group_tile,
     _conversion,
     _gate,
@@ -274,7 +289,7 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
 @rule(PROBLEM, "a split of k pays by filling the GPU, which more tiles fill without it")
 def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     rows, columns = tiles(c, problem)
-    ctas = rows * columns * problem.batch * c.split_k * (c.split_k > 1)
+    ctas = rows * columns * problem.products * c.split_k * (c.split_k > 1)
     return ctas / (hardware.sm_count * c.ctas_per_sm) > SPLIT_WAVES
 
 

@@ -274,7 +274,7 @@ def _of_configs(
         "padding_m": waves.extent_m / (waves.tiles_m * config.tile_m),
         "padding_n": waves.extent_n / (waves.tiles_n * config.tile_n),
         "padding_k": problem.k / (waves.k_steps * config.split_k * config.tile_k),
-        "padding_clusters": tiles * problem.batch * config.split_k / handed_out,
+        "padding_clusters": tiles * problem.products * config.split_k / handed_out,
         "k_steps_per_stage": waves.k_steps / config.stages,
         "bytes_in_flight": config.stages * tile.step_bytes * waves.ctas_on_sm,
         "busy_sms": waves.busy_sms / hardware.sm_count,

@@ -48,14 +48,14 @@ class Waves:
     def of(cls, problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> Waves:
         """How each of some configs covers a problem on a GPU."""
         swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
-        extent_m = np.where(swapped, problem.n, problem.m)
-        extent_n = np.where(swapped, problem.m, problem.n)
+        extent_m = np.where(swapped, problem.n, problem.rows)
+        extent_n = np.where(swapped, problem.rows, problem.n)
         tiles_m = np.ceil(extent_m / config.tile_m)
         tiles_n = np.ceil(extent_n / config.tile_n)
         clusters_m = np.ceil(tiles_m / config.cluster_m)
         clusters_n = np.ceil(tiles_n / config.cluster_n)
         cluster = config.cluster_m * config.cluster_n * config.split_k
-        clusters = clusters_m * clusters_n * problem.batch
+        clusters = clusters_m * clusters_n * problem.products
         slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
         length = np.where(along_m, clusters_m, clusters_n)
         held = np.minimum(slots, clusters_m * clusters_n)

@@ -13,7 +13,8 @@ def ranks_for(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
 
     What differs beside that (another type of as many bits, another major of A or B, another vector,
     activation or scale in the epilogue) costs little where it was not seen
-    (benchmarks/results/operand_transfer.json). A matrix that is added has to have been seen.
+    (benchmarks/results/operand_transfer.json). A matrix that is added has to have been seen, and
+    so do groups of rows.
     """
     return any(_shared(one) == _shared(asked) for one in trained)
 
@@ -49,4 +50,5 @@ def check_ranks_for(trained: Sequence[GemmOperands], asked: GemmOperands) -> Non
 def _shared(operands: GemmOperands) -> tuple[object, ...]:
     """What operands for which one model ranks have in common."""
     widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
-    return *widths, operands.out.major, any(extra.kind == MATRIX for extra in operands.extras)
+    added = any(extra.kind == MATRIX for extra in operands.extras)
+    return *widths, operands.out.major, added, operands.groups

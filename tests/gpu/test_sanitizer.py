@@ -34,6 +34,7 @@ KERNELS = {
     "int8:rcr>int32": 4,
     "int8:rcr>bf16:row-scales": 4,
     "bf16xint8:rcr:column-scales": 4,
+    "bf16:rcr:row-groups": 6,
 }  # by operands
 
 

@@ -58,7 +58,7 @@ PACKAGES = {
 """Top-level modules that importing every module of a package must not load."""
 DEVICE_SIDE = {
     f"tilecast.kernels.quack_sm90.{name}"
-    for name in ("kernel", "conversion", "epilogue", "compiler")
+    for name in ("kernel", "conversion", "epilogue", "compiler", "grouped")
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""
 ENTERED_BY = {

@@ -77,11 +77,15 @@ SAMPLE = (
     ("bf16xint8:rcr:column-scales", "swap_128x64x64_c2x1x1_s5_coop_o2_rm8"),
     ("bf16xint8:rcr:fp32-column-scales+bias", "swap_64x16x128_c1x1x2_s9_coop_o2_rm8"),
     ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
+    ("bf16:rcr:row-groups", "128x192x64_c1x2x1_s3_pong_o1_rm8"),
+    ("bf16:rrr:row-groups", "64x64x64_c1x1x1_s5_coop_o2_rn8"),
+    ("fp16:rcr:row-groups+silu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
     ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
     ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),
 )
+GROUPED = "bf16:rcr:row-groups"
 VECTORS = {
     "bf16:rcr:bias": "128x128x64_c2x1x1_s5_coop_o1_rm8",
     "bf16:rcr:bias+gelu": "swap_64x64x64_c1x1x1_s11_pong_o1_rm8",
@@ -226,9 +230,9 @@ copy_utils.block_copy = whole
 
 @pytest.fixture(scope="module")
 def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
-    """What kernels with vectors are compiled to, by their operands."""
+    """What kernels with vectors, or groups of rows, are compiled to, by their operands."""
     found = {}
-    for text, name in VECTORS.items():
+    for text, name in (VECTORS | {GROUPED: "128x128x64_c2x1x1_s6_coop_o1_rm8"}).items():
         for other in dumped.glob("*.ptx"):
             other.unlink()
         ask(f"""
@@ -254,6 +258,16 @@ def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
     assert len(copy) >= len(vectors)
     # The first wait is that of the warp which loads A and B.
     assert len(wait) == 2 and wait[1] < copy[0] < product[0]
+
+
+def test_where_groups_end_is_read_after_the_kernel_in_front(ptx: dict[str, str]) -> None:
+    """By the warps that load A and B, and by those that multiply, in the order of the code."""
+    kinds = {"griddepcontrol.wait": "wait", "ld.global": "end", "wgmma.mma_async": "product"}
+    found = [kinds[it] for line in ptx[GROUPED].splitlines() for it in kinds if it in line]
+    loading = found[: found.index("wait", found.index("end"))]
+    multiplying = found[len(loading) : found.index("product")]
+    for part in (loading, multiplying):
+        assert part.index("wait") < part.index("end")
 
 
 def test_threads_share_evenly_what_they_store() -> None:
@@ -308,7 +322,8 @@ def test_kernels_compile_without_a_gpu_and_without_spills(objects: ObjectCache) 
         specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
     # And one whose pieces have 16 columns, beside the largest accumulators.
     narrow = KernelSpec(parse_config("128x208x64_c2x1x1_s5_pong_o1_rn8"), LINEAR_BF16)
-    specs += [replace(spec, any_rows=True) for spec in (*specs[::3], narrow)]
+    beside = [spec for spec in (*specs[::3], narrow) if not spec.operands.groups]
+    specs += [replace(spec, any_rows=True) for spec in beside]
     results = list(compile_all(specs, objects, 2))
     assert {result.error for result in results} == {None}
     for spec in specs:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilecast.heuristics.dtypes import DTYPES, dtype, dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import EPILOGUES, SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import EPILOGUES, GROUPS, SCALES, GemmOperands, TensorSpec
 
 multiplied = st.sampled_from([row for row in DTYPES.values() if row.speed])
 any_dtype = st.sampled_from(list(DTYPES.values()))
@@ -29,6 +29,7 @@ operands = st.builds(
         st.lists(st.sampled_from([step for step in ELEMENTWISE if step != "c"]), unique=True),
         st.tuples(st.sampled_from(("alpha", "bias", "relu")), st.sampled_from(GATES)),
     ).map(tuple),
+    st.sampled_from(["", *GROUPS]),
 )
 
 
@@ -50,7 +51,8 @@ def test_texts_are_distinct(one: GemmOperands, other: GemmOperands) -> None:
     ["bf16:rcr", "fp16:crr>fp32", "e4m3:rcr>bf16:row-scales+bias", "int8:rcr>int32",
      "bf16xint8:rcr", "bf16xint8:rcr:column-scales+bias",
      "bf16xint8:rcr:fp32-column-scales+bias", "e4m3:rcr>bf16@fp16",
-     "bf16:rcr:bias", "bf16:rcr:bias+mul-gelu-tanh"],
+     "bf16:rcr:bias", "bf16:rcr:bias+mul-gelu-tanh", "bf16:rcr:row-groups",
+     "fp16:rrr:row-groups+row-scales+silu"],
 )  # fmt: skip
 def test_text_is_as_short_as_it_can_be(text: str) -> None:
     assert GemmOperands.parse(text).text == text
@@ -70,6 +72,7 @@ def test_text_with_what_goes_without_saying_is_read() -> None:
         ("bf16:rcr>fp22", "out is fp22, which only sums are; allowed: fp32"),
         ("bf16:rcr:relux", "epilogue 'relux' is not known; allowed: alpha, bias"),
         ("bf16:rcr:bias+row-scales", "epilogue 'row-scales' is not known; allowed: alpha, bias"),
+        ("bf16:rcr:silu+row-groups", "epilogue 'row-groups' is not known; allowed: alpha, bias"),
         ("bf16:rcr:c+beta-c", "epilogue 'c+beta-c' takes one input twice; allowed: each of "),
         ("bf16:rcr:silu-mul+bias", "epilogue 'silu-mul+bias' goes on behind the gate silu-mul"),
         ("bf16:rcr:c+silu-mul", "epilogue 'c+silu-mul' adds a matrix before the gate"),

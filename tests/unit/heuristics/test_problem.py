@@ -122,6 +122,26 @@ def test_flops_and_bytes(m: int, n8: int, k8: int, batch: int, out_dtype: str) -
     assert problem.family == (n, k)
 
 
+@pytest.mark.parametrize(
+    ("text", "rows", "products"),
+    [
+        ("8x4096x64x128", 512, 8),
+        ("8x100x64x128", 13, 8),
+        ("8x3x64x128", 1, 3),
+        ("1x5x64x128", 5, 1),
+    ],
+)
+def test_grouped_rows_count_as_spread_evenly(text: str, rows: int, products: int) -> None:
+    """Each row is multiplied once, and the weights of a group are read if it has any."""
+    problem = GemmProblem.parse(text, GemmOperands.parse("bf16:rcr:row-groups"))
+    assert (problem.rows, problem.products, problem.batched) == (rows, products, False)
+    assert problem.flops == 2 * problem.m * 64 * 128
+    assert problem.min_bytes == 2 * (problem.m * 128 + products * 128 * 64 + problem.m * 64)
+    assert str(problem) == text.removeprefix("1x")
+    alone = GemmProblem.parse(text)
+    assert (alone.rows, alone.products) == (alone.m, alone.batch)
+
+
 def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
     plain = GemmProblem(64, 128, 256)
     row, matrix = (
@@ -154,6 +174,7 @@ def test_a_gate_writes_half_the_columns() -> None:
         ("bf16:rcr:bias+relu", 1, "torch._addmm_activation"),
         ("bf16:rcr>fp32:bias", 4, "torch.bmm"),
         ("bf16xint8:rcr:bias", 1, "torch.mm"),
+        ("bf16:rcr:row-groups+silu", 4, "torch._grouped_mm"),
     ],
 )
 def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
@@ -190,6 +211,8 @@ def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
         ("e4m3:rcr>bf16:row-scales", "1x592x64", True),
         ("e4m3:rcr>bf16:row-scales", "64x584x64", False),
         ("bf16xint8:rcr:column-scales", "1x584x64", True),
+        ("bf16:rcr:row-groups", "3x64x64x64", True),
+        ("fp16:rcr:row-groups", "3x64x64x64", False),
     ],
 )
 def test_what_the_library_multiplies(text: str, extents: str, expected: bool) -> None:

@@ -7,6 +7,7 @@ The numbers below are written out from NVIDIA's documents instead of imported, s
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,7 @@ def test_every_rule_takes_something_away(rule: str) -> None:
         "warp-group-tile": "bf16:rrr",
         "conversion": str(MIXED),
         "gate": "bf16:rcr:silu-mul",
+        "groups": "bf16:rcr:row-groups",
     }
     operands = GemmOperands.parse(texts.get(rule, "bf16:rcr"))
     points = FAMILY.geometry(SAMPLE)
@@ -217,7 +219,8 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
         *("fp16xint8:rcr", "bf16xfp16:rcr", "bf16:rcr:row-scales", "bf16xint8:rcr:row-scales"),
         *("e4m3:rcr>bf16:out-row-scales", "int8:rcr>bf16:column-scales", "int8:rcr>int32:bias"),
         *("bf16xint8:rrr", "e4m3:rcr>bf16@fp16", "int8:ccr>int32", "int8:rcr>bf16"),
-        *("bf16:rcr>int32", "e4m3:rcr"),
+        *("bf16:rcr>int32", "e4m3:rcr", "bf16:crr:row-groups", "bf16:rcc:row-groups"),
+        *("bf16:rcr:row-groups+bias", "bf16:rcr>fp32:row-groups", "e4m3:rcr>bf16:row-groups"),
     ],
 )
 def test_some_operands_have_no_space(text: str) -> None:
@@ -306,6 +309,20 @@ def test_a_converted_operand_is_the_kernels_own_a_and_each_row_of_one_warp_group
 
 
 # ---- resources, by hand
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"])
+def test_groups_take_the_kernels_of_a_product_that_run_along_rows_and_split_no_k(text: str) -> None:
+    grouped = GemmOperands.parse(text)
+    plain = space(replace(grouped, groups=""), H200)
+    kept = (plain.columns.swap_ab == 0) & (plain.columns.split_k == 1)
+    configs = tuple(plain.configs[row] for row in np.flatnonzero(kept))
+    assert space(grouped, H200).configs == configs
+
+
+def test_a_tile_may_cover_groups_of_four_times_their_share() -> None:
+    problem = GemmProblem.parse("8x256x2048x2048", GemmOperands.parse("bf16:rcr:row-groups"))
+    assert set(candidates(problem, H200).columns.tile_m) == {64, 128}
 
 
 @pytest.mark.parametrize(

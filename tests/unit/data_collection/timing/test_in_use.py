@@ -19,6 +19,7 @@ OPERANDS += (
     "int8:rcr>bf16:row-scales",
     "e4m3:rcr>bf16:row-scales+bias",
     "bf16:rcr:silu-mul",
+    "bf16:rcr:row-groups",
 )
 
 
@@ -108,8 +109,9 @@ def test_a_tile_that_is_left_out_of_the_timed_problem_is_found() -> None:
 
 def test_of_a_large_result_rows_of_every_tile_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_use, "MOST_COMPARED", 512 * 16)
-    for text in ("bf16:rcr", "bf16:rcr:c", "e4m3:rcr>bf16:row-scales"):
-        problem = GemmProblem(256, 512, 256, operands=GemmOperands.parse(text))
+    for text in ("bf16:rcr", "bf16:rcr:c", "e4m3:rcr>bf16:row-scales", "bf16:rcr:row-groups"):
+        operands = GemmOperands.parse(text)
+        problem = GemmProblem(256, 512, 256, 5 if operands.groups else 1, operands)
         use, right, wrong = _use(problem), Queue(problem), TileLeftOut(problem)
         assert use.wrong(right.launch, right.finish) is None
         found = use.wrong(wrong.launch, wrong.finish)

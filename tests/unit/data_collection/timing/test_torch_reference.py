@@ -8,8 +8,18 @@ import pytest
 import torch
 
 from tilecast.data_collection.timing import torch_reference
-from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
-from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
+from tilecast.data_collection.timing.tensors import (
+    applied,
+    group_ends,
+    poisoned_out,
+    random_inputs,
+    reference,
+)
+from tilecast.data_collection.timing.torch_reference import (
+    library_launch,
+    torch_launch,
+    torch_refusal,
+)
 from tilecast.heuristics.operands import EPILOGUES, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
@@ -63,6 +73,42 @@ def test_a_gate_is_of_the_half_that_its_name_begins_with() -> None:
     silu = torch.nn.functional.silu
     assert torch.equal(applied("silu-mul", both, {}), silu(first) * second)
     assert torch.equal(applied("mul-silu", both, {}), silu(second) * first)
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"])
+@pytest.mark.parametrize("groups", [1, 4, 60])
+def test_pytorch_multiplies_each_group_with_its_own_matrix(text: str, groups: int) -> None:
+    torch.manual_seed(0)
+    problem = GemmProblem(48, 64, 128, groups, GemmOperands.parse(text))
+    a, b, ends = random_inputs(problem, "cpu")
+    assert (a.shape, b.shape) == ((48, 128), (groups, 128, 64))
+    assert ends.dtype == torch.int32
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    assert counts.min() >= 0 and counts.sum() == 48
+    out = poisoned_out(problem, "cpu")
+    torch_launch(problem.operands)(a, b, out, ends)
+    if not problem.operands.epilogue:
+        untouched = poisoned_out(problem, "cpu")
+        found = library_launch(problem.operands)(a, b, untouched, ends)
+        assert found is not None and torch.equal(found, out)
+        assert bool(untouched.isnan().all())
+    of_row = torch.arange(groups).repeat_interleave(counts)
+    right = (a[:, None].double() @ b[of_row].double())[:, 0]
+    if problem.operands.activation:
+        right = torch.nn.functional.silu(right)
+    assert torch.linalg.norm(out.double() - right) / torch.linalg.norm(right) < 5e-3
+    again = reference(problem, (a, b, ends)).double()
+    assert torch.linalg.norm(again - right) / torch.linalg.norm(right) < 1e-5
+
+
+def test_groups_are_spread_unevenly_and_rows_behind_the_last_have_no_result() -> None:
+    torch.manual_seed(0)
+    counts = group_ends(6400, 64).diff(prepend=torch.zeros(1, dtype=torch.int32))
+    assert counts.min() < 20 and 300 < counts.max() < 800
+    problem = GemmProblem(48, 64, 128, 2, GemmOperands.parse("bf16:rcr:row-groups"))
+    a, b, _ = random_inputs(problem, "cpu")
+    result = reference(problem, (a, b, torch.tensor([0, 40])))
+    assert bool(result[:40].isfinite().all()) and bool(result[40:].isnan().all())
 
 
 def test_a_refusal_of_pytorch_is_one_line_once_the_device_is_seen_to_work() -> None:

@@ -68,6 +68,18 @@ def test_configs_are_compared_with_all_candidates_whichever_are_asked_about() ->
     assert featurize(PROBLEM, far, H200)[0, over_least] >= 0
 
 
+@pytest.mark.parametrize("text", ["8x4096x2048x1024", "64x512x2048x1024", "99x12x64x1024"])
+def test_even_groups_look_like_a_batch_of_as_many_rows(text: str) -> None:
+    grouped = GemmProblem.parse(text, GemmOperands.parse("bf16:rcr:row-groups"))
+    batch = GemmProblem(grouped.rows, grouped.n, grouped.k, grouped.products)
+    one, other = _features(grouped, PLAIN), _features(batch, PLAIN)
+    # Fewer configs compete, as none of them splits k or is transposed.
+    own = [name for name in one if not name.endswith("_over_least")]
+    assert [name for name in own if one[name] != other[name]] == ["log_m"]
+    configs = candidates(grouped, H200)
+    assert np.isfinite(featurize(grouped, configs, H200)).all()
+
+
 def test_operands_of_half_the_width_halve_bytes_and_double_the_rate() -> None:
     deep = replace(PLAIN, tile_k=128)
     wide = _features(PROBLEM, PLAIN)

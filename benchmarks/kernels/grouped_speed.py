@@ -1,0 +1,235 @@
+"""How fast are grouped products of mixtures of experts, and which configs should be tried for them?
+
+``python benchmarks/kernels/grouped_speed.py`` on one GPU. On layers of `mixtures.grouped`, which
+are in no order, so that a run that is cut short stands for all: a fixed sample of configs, the
+first of the model of dense products, which is asked for a batch of as many rows, and
+``torch._grouped_mm``. Timed as `tilecast collect` times kernels: CUDA graphs over several operand
+sets, from a clean L2, rounds interleaved. All are screened and the best raced with rows that are
+spread at random (`group_ends`), and the best few again with rows that are spread evenly.
+"""
+
+# This operator of torch is not exported, and is what Inductor calls.
+# pyright: reportPrivateImportUsage=false
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+from typing import cast
+
+import numpy as np
+import torch
+
+from tilecast.data_collection.gpu import gpu_model
+from tilecast.data_collection.problems.mixtures import grouped
+from tilecast.data_collection.timing.protocol import Entrant, regimes, without_drift
+from tilecast.data_collection.timing.tensors import launch_tensors
+from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.runtime.learned import LearnedHeuristic, model_for
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from races import Call, Races
+from runner import Measure, Row, Sweep, ratios
+
+LIBRARY = "torch._grouped_mm"
+FREQUENT, DRAWN = 28, 12  # configs of the fixed sample
+RANKED = 8  # configs of the model that are timed
+SCREEN_ROUNDS, FINALISTS, EVEN = 2, 8, 4
+ROUNDS = {"burst": 8, "sustained": 12}
+MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
+COUNT = 96
+
+
+def batch_of(problem: GemmProblem) -> GemmProblem:
+    """The batch of dense products that a grouped one is taken for."""
+    plain = replace(problem.operands, groups="")
+    return GemmProblem(problem.rows, problem.n, problem.k, problem.products, plain)
+
+
+@cache
+def ranked(problem: GemmProblem, gpu: Hardware) -> tuple[KernelConfig, ...]:
+    """The first configs of the model of dense products."""
+    heuristic = LearnedHeuristic(model_for(gpu, None))
+    return tuple(heuristic.rank(batch_of(problem), candidates(problem, gpu), limit=RANKED))
+
+
+@cache
+def sample(gpu: Hardware) -> tuple[KernelConfig, ...]:
+    """The configs that that model ranks first most often, and some that are drawn."""
+    draw, drawn = random.Random(0), set()
+    often: Counter[KernelConfig] = Counter()
+    for problem in PROBLEMS.values():
+        often.update(ranked(problem, gpu)[:5])
+        drawn.add(draw.choice(list(candidates(problem, gpu))))
+    frequent = [config for config, _ in often.most_common(FREQUENT)]
+    others = sorted(drawn - set(frequent), key=str)
+    return (*frequent, *draw.sample(others, min(DRAWN, len(others))))
+
+
+def timed_configs(problem: GemmProblem, gpu: Hardware) -> list[KernelConfig]:
+    """The configs that are timed on a problem: candidates of the sample, and the model's."""
+    wanted = candidates(problem, gpu).select(sample(gpu))
+    return list(dict.fromkeys((*ranked(problem, gpu), *wanted)))
+
+
+def even_ends(problem: GemmProblem) -> torch.Tensor:
+    """Ends of groups of as many rows each, but for one."""
+    ends = np.arange(1, problem.batch + 1) * problem.m // problem.batch
+    return torch.tensor(ends, dtype=torch.int32, device="cuda")
+
+
+class GroupedRaces(Races):
+    """Times kernels by the names of their configs beside ``torch._grouped_mm``."""
+
+    def __init__(self, gpu: Hardware):
+        """Bind the first device; ``gpu`` describes it."""
+        super().__init__()
+        self.gpu = gpu
+
+    def timed(self, bench, names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
+        """Microseconds by name."""
+        # A bench compares entrants and asks the session what launches them, no more.
+        found = bench.time(cast("list[Entrant]", names), regime, rounds)
+        return dict(zip(names, map(median, without_drift(found)), strict=True))
+
+    def measure(self, problem: GemmProblem) -> list[Row]:
+        """Screen and race all on one problem."""
+        specs = [KernelSpec.for_problem(c, problem) for c in timed_configs(problem, self.gpu)]
+        kernels = self.kernels(specs)
+        calls: dict[str, Call] = {spec.config.name: kernels[spec] for spec in specs}
+        error = self._error(problem, calls)
+        self.calls = {LIBRARY: library_launch(problem.operands), **calls}
+        bench = self.bench(problem, careful=False)
+        screened = self.timed(bench, [*self.calls], "sustained", SCREEN_ROUNDS)
+        order = sorted(calls, key=screened.__getitem__)
+        first = [config.name for config in ranked(problem, self.gpu)[:5]]
+        racing = list(dict.fromkeys((*order[:FINALISTS], *first, LIBRARY)))
+        raced = {
+            regime: self.timed(bench, racing, regime, ROUNDS[regime]) for regime in regimes(problem)
+        }
+        ends = even_ends(problem)
+        self.calls = {
+            name: partial(_with_ends, self.calls[name], ends) for name in (*order[:EVEN], LIBRARY)
+        }
+        even = self.timed(bench, [*self.calls], "burst", ROUNDS["burst"])
+        return [
+            {
+                "device": self.card,
+                "operands": problem.operands.text,
+                "ranked": [config.name for config in ranked(problem, self.gpu)],
+                "error": error,
+                "screened": screened,
+                "microseconds": raced,
+                "even": even,
+            }
+        ]
+
+    def _error(self, problem: GemmProblem, calls: dict[str, Call]) -> float:
+        """The largest relative difference of a kernel's result from PyTorch's."""
+        a, b, out, ends = launch_tensors(problem)
+        right = torch._grouped_mm(a, b, offs=ends).float()
+        norm, worst = torch.linalg.norm(right), 0.0
+        for name, call in calls.items():
+            out.fill_(torch.nan)
+            call(a, b, out, ends)
+            error = (torch.linalg.norm(out.float() - right) / norm).item()
+            if not error <= MAX_RELATIVE_ERROR:
+                raise RuntimeError(f"{name} is wrong on {problem}: {error:.3g} of the norm")
+            worst = max(worst, error)
+        return worst
+
+
+def _with_ends(call: Call, ends: torch.Tensor, a, b, out, _) -> None:
+    call(a, b, out, ends)
+
+
+@contextmanager
+def measuring() -> Iterator[Measure]:
+    """Compile the sample, and what the model ranks first, for the first problems."""
+    gpu = gpu_model.hardware_of(0)
+    races = GroupedRaces(gpu)
+    wanted = {
+        KernelSpec.for_problem(config, problem)
+        for problem in list(PROBLEMS.values())[:COUNT]
+        for config in timed_configs(problem, gpu)
+    }
+    races.kernels(sorted(wanted, key=str))
+    yield races.measure
+
+
+def regret(times: dict[str, float], names: Sequence[str]) -> float:
+    """How much longer the best of some configs takes than the best of all that were raced."""
+    own = {name: time for name, time in times.items() if name != LIBRARY}
+    return min(own.get(name, np.inf) for name in names) / min(own.values()) - 1
+
+
+def figures(rows: Sequence[Row]) -> Row:
+    """Times of PyTorch over the best, and what choices of configs lose."""
+    found: Row = {}
+    for few, most in ((0, 2**31), (0, 128), (129, 2048), (2049, 2**31)):
+        name = "all" if (few, most) == (0, 2**31) else f"{few} to {most} rows"
+        part = [row for row in rows if few <= rows_of(row) <= most]
+        for regime in ROUNDS:
+            raced = [row for row in part if regime in row["microseconds"]]
+            if raced:
+                here = found.setdefault(name, {}).setdefault(regime, {})
+                times = [row["microseconds"][regime] for row in raced]
+                here["torch over the best"] = over_best(times)
+                for k in (1, 3, 5):
+                    firsts = [row["ranked"][:k] for row in raced]
+                    lost = [regret(*pair) for pair in zip(times, firsts, strict=True)]
+                    here[f"regret of the model's first {k}"] = round(float(np.mean(lost)), 4)
+        if part:
+            found[name]["even"] = {"torch over the best": over_best([row["even"] for row in part])}
+    if rows:
+        found["fixed lists"] = fixed_lists(rows)
+    return found
+
+
+def over_best(times: Sequence[dict[str, float]]) -> Row:
+    """How many times PyTorch's time is that of the best config."""
+    best = [min(t for name, t in own.items() if name != LIBRARY) for own in times]
+    return ratios([own[LIBRARY] for own in times], best)
+
+
+def rows_of(row: Row) -> int:
+    """The m of a row's problem, in front of n and k."""
+    return int(row["problem"].split()[0].split("x")[-3])
+
+
+def fixed_lists(rows: Sequence[Row]) -> Row:
+    """The configs that together lose least of the screen's best, one added at a time."""
+    names = sorted({name for row in rows for name in row["screened"]} - {LIBRARY})
+    losses = np.full((len(rows), len(names)), np.inf)
+    for i, row in enumerate(rows):
+        own = {name: time for name, time in row["screened"].items() if name != LIBRARY}
+        for name, time in own.items():
+            losses[i, names.index(name)] = time / min(own.values()) - 1
+    taken: list[int] = []
+    lost: list[float] = []
+    for _ in range(min(8, len(names))):
+        # 1 stands for a config that is no candidate of the problem.
+        having = losses[:, taken].min(1, initial=1.0)
+        mean = np.minimum(losses, having[:, None]).mean(0)
+        taken.append(int(mean.argmin()))
+        lost.append(round(float(mean.min()), 4))
+    return {"configs": [names[i] for i in taken], "mean regret with each added": lost}
+
+
+PROBLEMS = {f"{problem} {problem.operands.layout}": problem for problem in grouped()[:COUNT]}
+SETTINGS = {"rounds": ROUNDS, "screen_rounds": SCREEN_ROUNDS, "finalists": FINALISTS}
+SWEEP = Sweep("problem", PROBLEMS, measuring, figures, 12.0, SETTINGS)
+
+if __name__ == "__main__":
+    SWEEP.main(__file__, __doc__)

@@ -1,0 +1,60 @@
+"""Groups of rows of A, each multiplied by a B of its own.
+
+They are no family of their own: QuACK's kernel takes groups, too, and with them all knobs but a
+split of k and swap_ab. Tiles are handed out on the device, which alone knows where groups end.
+"""
+
+# The DSL's packages are joined at import time: a type checker does not see them.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.experimental import primitives as prims
+
+# Made importable by tilecast.kernels.quack_sm90.kernel, which imports this.
+from quack.tile_scheduler import VarlenMTileScheduler
+
+
+class GroupStarts:
+    """Where groups begin, and behind the last where it ends, as QuACK reads them.
+
+    PyTorch has a tensor of their ends alone. To copy it behind a 0 would take a kernel of its own
+    in front of every product.
+    """
+
+    def __init__(self, ends: cute.Tensor):
+        """Take the end of each group, in rows."""
+        self._ends = ends
+
+    @property
+    def shape(self):
+        """One more than there are groups."""
+        extents: Any = self._ends.shape
+        return (extents[0] + 1,)
+
+    def __getitem__(self, group: Int32) -> Int32:
+        """The first row of a group."""
+        before = self._ends[cutlass.max(Int32(group) - 1, 0)]
+        return Int32(group > 0) * before
+
+    def __extract_mlir_values__(self):
+        """The tensor, as the DSL hands it to the device."""
+        return cutlass.extract_mlir_values(self._ends)
+
+    def __new_from_mlir_values__(self, values):
+        """The same of the tensor that the device has."""
+        return GroupStarts(cutlass.new_from_mlir_values(self._ends, values))
+
+
+class GroupScheduler(VarlenMTileScheduler):
+    """Tiles of the groups one after the other; those of a group in the order of the raster."""
+
+    def initial_work_tile_info(self, **where):
+        """The first tile, once the kernel before this one has written where groups end."""
+        prims.griddepcontrol(prims.GridDepAction.WAIT)
+        return super().initial_work_tile_info(**where)

@@ -1,0 +1,221 @@
+"""Grouped products on a GPU: right for every spread of the rows, and blind to other groups."""
+
+from __future__ import annotations
+
+import random
+from typing import cast
+
+import pytest
+import torch
+from joblib import cpu_count
+
+from tilecast.data_collection.timing.correctness import wrong_elements
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.tensors import (
+    group_ends,
+    poisoned_out,
+    random_inputs,
+    reference,
+)
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.candidates import space
+from tilecast.kernels.launch import Launch, load_kernel
+from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.spec import KernelSpec
+
+TEXTS = (
+    "bf16:rcr:row-groups",
+    "bf16:rrr:row-groups",
+    "fp16:rcr:row-groups+silu",
+    "bf16:rcr:row-groups+silu-mul",
+)
+BF16 = GemmOperands.parse(TEXTS[0])
+N, K = 272, 200  # which no tile divides
+COUNTS = {
+    "one group": [300],
+    "all in the first": [513, 0, 0],
+    "all in the last": [0, 0, 513],
+    "one row each": [1] * 9,
+    "one row in all": [0, 0, 1, 0],
+    "none in the middle": [129, 0, 0, 1, 65, 0, 700, 3],
+    "larger than tiles": [1000, 257, 2, 1025],
+    "as many as a warp looks at": [5] * 31,
+    "one more than that": [7] * 32,
+    "and one more": [0] * 31 + [40, 1],
+    "twice as many": [3] * 62 + [64],
+    "64 groups": [*range(64)],
+    "512 groups": [(7 * i) % 5 for i in range(512)],
+    "the last of 512": [0] * 511 + [200],
+}
+"""Rows of each group."""
+
+
+def kernels(operands: GemmOperands) -> list[KernelSpec]:
+    """One for each tile height, cluster, schedule, raster and number of CTAs on an SM."""
+    shown = {}
+    configs = list(cast("tuple[QuackConfig, ...]", space(operands, hardware("H200")).configs))
+    random.Random(0).shuffle(configs)
+    for config in configs:
+        if config.tile_m * config.tile_n >= 64 * 64:
+            shown[config.cluster_m, config.cluster_n] = config
+            shown[config.tile_m, config.schedule] = config
+            shown[config.raster, config.ctas_per_sm, config.schedule] = config
+    return [KernelSpec(config, operands) for config in sorted(set(shown.values()))]
+
+
+@pytest.fixture(scope="module")
+def objects() -> ObjectCache:
+    found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
+    specs = [spec for text in TEXTS for spec in kernels(GemmOperands.parse(text))]
+    random.shuffle(specs)  # processes that test side by side begin with different ones
+    results = list(compile_all(specs, found, cpu_count()))
+    assert {result.error for result in results} == {None}
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded(objects: ObjectCache) -> dict[KernelSpec, Launch]:
+    specs = [spec for text in TEXTS for spec in kernels(GemmOperands.parse(text))]
+    return {spec: load_kernel(spec, objects) for spec in specs}
+
+
+def ends_of(counts: list[int]) -> torch.Tensor:
+    return torch.tensor(counts, device="cuda").cumsum(0).int()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_check_of_the_collector_finds_every_kernel_right(
+    objects: ObjectCache, text: str
+) -> None:
+    session = GpuSession(objects, 0, lambda spec: None)
+    specs = kernels(GemmOperands.parse(text))
+    assert len(specs) >= 12
+    assert {str(spec): found for spec in specs if (found := session.check(spec))} == {}
+
+
+@pytest.mark.parametrize("spread", COUNTS)
+def test_every_kernel_is_right_for_every_spread_and_writes_nothing_behind_the_last_group(
+    loaded: dict[KernelSpec, Launch], spread: str
+) -> None:
+    counts = COUNTS[spread]
+    rows, behind, wrong = sum(counts), 70, {}
+    for operands in map(GemmOperands.parse, TEXTS):
+        problem = GemmProblem(rows + behind, N, K, len(counts), operands)
+        a, b, _ = random_inputs(problem)
+        ends = ends_of(counts)
+        right = reference(problem, (a, b, ends))
+        for spec, kernel in loaded.items():
+            if spec.operands == operands:
+                out = poisoned_out(problem)
+                kernel(a, b, out, ends)
+                found = wrong_elements(out[:rows], right[:rows], problem)
+                if found or not bool(out[rows:].isnan().all()):
+                    wrong[str(spec)] = found or "rows behind the last group are written"
+    assert wrong == {}
+
+
+def test_views_with_strides_and_offsets_touch_nothing_else(
+    loaded: dict[KernelSpec, Launch],
+) -> None:
+    counts = [0, 70, 1, 129]
+    problem = GemmProblem(200, N, K, 4, BF16)
+    _, whole_b, _ = random_inputs(GemmProblem(200, N + 8, K + 16, 5, BF16))
+    whole_a = torch.randn(205, K + 24, dtype=torch.bfloat16, device="cuda")
+    a, b, ends = whole_a[3:203, 8 : 8 + K], whole_b[1:, 16:, 8:], ends_of(counts)
+    right = reference(problem, (a, b, ends))
+    for spec, kernel in loaded.items():
+        if spec.operands == BF16:
+            whole_out = torch.full((204, N + 16), 7.0, dtype=torch.bfloat16, device="cuda")
+            out = whole_out[2:202, 8 : 8 + N]
+            kernel(a, b, out, ends)
+            assert wrong_elements(out, right, problem) is None, spec
+            out.fill_(7.0)
+            assert bool((whole_out == 7.0).all()), spec
+
+
+def test_rows_of_a_group_have_the_same_bits_whatever_the_other_groups_hold(
+    loaded: dict[KernelSpec, Launch],
+) -> None:
+    """And the same in every kernel: there is one order in which each adds up."""
+    weight = torch.randn(N, K, dtype=torch.bfloat16, device="cuda").T
+    rows = torch.randn(37, K, dtype=torch.bfloat16, device="cuda")
+    seen = []
+    for counts, place in (([37], 0), ([5, 37, 100], 1), ([0, 700, 3, 37], 3), ([37] + [1] * 70, 0)):
+        problem = GemmProblem(sum(counts), N, K, len(counts), BF16)
+        a, b, _ = random_inputs(problem)
+        start = sum(counts[:place])
+        a[start : start + 37], b[place] = rows, weight
+        for spec, kernel in loaded.items():
+            if spec.operands == BF16:
+                out = poisoned_out(problem)
+                kernel(a, b, out, ends_of(counts))
+                seen.append(out[start : start + 37].clone())
+    assert len(seen) >= 40
+    assert all(torch.equal(one, seen[0]) for one in seen)
+
+
+def test_graphs_read_where_groups_end_at_each_replay_from_the_kernel_in_front(
+    loaded: dict[KernelSpec, Launch],
+) -> None:
+    """A chain as of a layer of experts: ends are made by a kernel, and two products follow."""
+    problem = GemmProblem(300, N, K, 40, BF16)
+    second = GemmProblem(300, K, N, 40, BF16)
+    a, b, _ = random_inputs(problem)
+    _, c, _ = random_inputs(second)
+    counts = torch.zeros(40, dtype=torch.int32, device="cuda")
+    ends = torch.empty_like(counts)
+    for spec, kernel in loaded.items():
+        if spec.operands != BF16:
+            continue
+        middle, out = poisoned_out(problem), poisoned_out(second)
+        kernel(a, b, middle, ends_of([0] * 40))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.cumsum(counts, 0, dtype=torch.int32, out=ends)
+            kernel(a, b, middle, ends)
+            kernel(middle, c, out, ends)
+        for _ in range(3):
+            drawn = group_ends(300, 40)
+            counts.copy_(drawn.diff(prepend=drawn.new_zeros(1)))
+            middle.fill_(torch.nan)
+            out.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(ends.cpu(), drawn)
+            right = reference(problem, (a, b, ends))
+            assert wrong_elements(middle, right, problem) is None, spec
+            right = reference(second, (middle, c, ends))
+            scale = right.abs().max()
+            difference = (out.float() - right).abs().max() / scale
+            assert difference < 1e-2, spec
+
+
+def test_two_streams_do_not_meet(loaded: dict[KernelSpec, Launch]) -> None:
+    problem = GemmProblem(900, 1112, 1032, 12, BF16)
+    work = [(torch.cuda.Stream(), *random_inputs(problem), poisoned_out(problem)) for _ in "ab"]
+    for spec, kernel in loaded.items():
+        if spec.operands != BF16:
+            continue
+        for *_, out in work:
+            out.fill_(torch.nan)
+        torch.cuda.synchronize()
+        for _ in range(5):
+            for stream, a, b, ends, out in work:
+                with torch.cuda.stream(stream):
+                    kernel(a, b, out, ends)
+        torch.cuda.synchronize()
+        for _, a, b, ends, out in work:
+            right = reference(problem, (a, b, ends))
+            assert wrong_elements(out, right, problem) is None, spec
+
+
+def test_pytorch_computes_the_same() -> None:
+    problem = GemmProblem(700, N, K, 9, BF16)
+    a, b, ends = random_inputs(problem)
+    assert problem.in_library
+    out = torch.nn.functional.grouped_mm(a, b, offs=ends)
+    assert wrong_elements(out, reference(problem, (a, b, ends)), problem) is None
