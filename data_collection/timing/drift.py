@@ -11,7 +11,7 @@ import numpy as np
 SMOOTHED = (1.0, 2.0, 3.0, 2.0, 1.0)
 """Weights of neighbouring times of a reference kernel: the card's level changes in some tens of
 milliseconds, and each of these times has noise of its own."""
-MEDIAN_OF = {1: 1.0, 2: 0.707, 3: 0.670}
+MEDIAN_OF = {2: 0.707, 3: 0.670}
 """Standard deviation of the median of so many normal numbers, over theirs."""
 
 

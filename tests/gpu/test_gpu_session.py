@@ -149,7 +149,7 @@ def test_check_accepts_right_results_and_tells_wrong_ones(
     announced: list[KernelSpec | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs[:4]), *kernels.others]
+    specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs), *kernels.others]
     specs += kernels.batched
     assert [session.check(spec) for spec in specs] == [None] * len(specs)
     assert [spec for spec in announced if spec] == specs
@@ -170,6 +170,38 @@ def test_check_accepts_right_results_and_tells_wrong_ones(
         assert found is not None
         assert f"wrong elements within {place}, the first {value} instead of " in found
         assert found.endswith(", on 2056x10008x520")
+
+
+@pytest.mark.parametrize("extents", [(1000, 2056, 4104), (512, 4096, 4096), (200, 4096, 1032)])
+def test_kernels_are_right_as_they_are_used(
+    kernels: Kernels, session: GpuSession, extents: tuple[int, int, int]
+) -> None:
+    problem = GemmProblem(*extents)
+    bench = session.bench(problem, careful=False)
+    configs = kernels.configs
+    bench.time(configs, "sustained", 1)
+    session.chained.clear()
+    bench.check(configs)
+    assert len(session.chained) == len(configs)
+
+
+def test_a_kernel_that_is_wrong_on_the_timed_problem_is_named(
+    kernels: Kernels, session: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = session.bench(PROBLEM, careful=False)
+    config = kernels.configs[0]
+    bench.time([config], "sustained", 1)
+
+    def tile_left_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        torch.matmul(a, b, out=out)
+        out[128:192, 256:384] = 0
+
+    monkeypatch.setattr(session, "_kernel", lambda spec: tile_left_out)
+    with pytest.raises(
+        KernelFailure, match=r"within \[128:192, 256:384\].* that were timed"
+    ) as failure:
+        bench.check([config])
+    assert failure.value.culprit == KernelSpec.for_problem(config, PROBLEM)
 
 
 def test_operands_are_random_and_stored_as_asked() -> None:
