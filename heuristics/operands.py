@@ -8,6 +8,7 @@ models, cache keys and generated code. ``bf16:rcr`` is a ``torch.nn.Linear`` in 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -141,6 +142,16 @@ activation or gate takes: operand texts, the search of graphs, the reference and
 def activations() -> list[str]:
     """Those of `EPILOGUES` that are activations, in alphabetical order."""
     return sorted(name for name, fusion in EPILOGUES.items() if fusion.activation)
+
+
+def gates() -> list[str]:
+    """Those that are gates, in alphabetical order."""
+    return sorted(name for name, fusion in EPILOGUES.items() if fusion.half is not None)
+
+
+def columns_for_one(epilogue: Sequence[str]) -> int:
+    """Columns of B that make one of out: 2 where a gate at the end of an epilogue pairs them."""
+    return 2 if epilogue and EPILOGUES[epilogue[-1]].half is not None else 1
 
 
 STRETCHES = 4
@@ -290,13 +301,12 @@ class GemmOperands:
     @property
     def gate(self) -> str:
         """The last step of the epilogue, if it is a gate; "" where there is none."""
-        last = self.epilogue[-1] if self.epilogue else ""
-        return last if last and EPILOGUES[last].half is not None else ""
+        return self.epilogue[-1] if self.columns_for_one > 1 else ""
 
     @property
     def columns_for_one(self) -> int:
         """Columns of B that make one of out: 2 where a gate pairs them."""
-        return 2 if self.gate else 1
+        return columns_for_one(self.epilogue)
 
     def then(self, *steps: str) -> GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""
