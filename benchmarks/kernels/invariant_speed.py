@@ -22,7 +22,8 @@ from typing import Any, cast
 import torch
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
-from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.drift import without_drift
+from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import first, hardware_of, shortlist
 from tilecast.inductor_hook.settings import Settings, unbenchmarked
@@ -92,10 +93,10 @@ def chosen(problem: GemmProblem) -> dict[str, KernelSpec]:
     """The kernels to time, by name."""
     free = unbenchmarked(None, "robust")
     gpu = hardware_of(0, free)
-    predictions = shortlist(Settings(K, invariant=True), problem, gpu)
-    configs = dict(zip(OWN, (one.config for one in predictions), strict=False))
-    configs[FREE] = first(free, problem, gpu).prediction.config
-    return {name: KernelSpec.for_problem(config, problem) for name, config in configs.items()}
+    settings, other = Settings(K, invariant=True), first(free, problem, gpu).prediction.config
+    posed = settings.posed(problem)
+    own = (KernelSpec.for_problem(one.config, posed) for one in shortlist(settings, posed, gpu))
+    return {**dict(zip(OWN, own, strict=False)), FREE: KernelSpec.for_problem(other, problem)}
 
 
 def _library(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
