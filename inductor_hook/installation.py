@@ -24,6 +24,7 @@ from tilecast.inductor_hook.patch.torch_versions import (
     CONFIG,
     DECOMPOSITIONS,
     FLEX_GEMM,
+    GROUPED,
     HANDLERS,
     NEWEST,
     NVGEMM,
@@ -310,13 +311,21 @@ def _pass_over_graphs() -> None:
 
 
 def _keep_rows() -> None:
-    home = sys.modules[PADDING.module]
-    if active():
-        from tilecast.inductor_hook.offer.row_padding import can_pad
+    _wrap(PADDING, "tilecast.inductor_hook.offer.row_padding")
 
-        patching.replace(home, PADDING.name, can_pad(home, patching.stock(home, PADDING.name)))
+
+def _offer_grouped() -> None:
+    _wrap(GROUPED, "tilecast.inductor_hook.offer.grouped")
+
+
+def _wrap(place: Place, by: str) -> None:
+    """Have a function of Inductor replaced by what a module's ``wrapped`` makes, or no longer."""
+    home = sys.modules[place.module]
+    if active():
+        stock = patching.stock(home, place.name)
+        patching.replace(home, place.name, import_module(by).wrapped(home, stock))
     else:
-        patching.restore(home, PADDING.name)
+        patching.restore(home, place.name)
 
 
 def _keep_products() -> None:
@@ -360,6 +369,7 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     FLEX_GEMM.module: partial(_rank, "flex_gemm", FLEX_GEMM),
     PATTERNS.module: _pass_over_graphs,
     PADDING.module: _keep_rows,
+    GROUPED.module: _offer_grouped,
     DECOMPOSITIONS.module: _keep_products,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""
