@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from tilecast.data_collection.timing.drift import without_drift
 from tilecast.data_collection.timing.gpu_session import GpuSession
-from tilecast.data_collection.timing.protocol import without_drift
 from tilecast.data_collection.timing.tensors import empty_out, random_inputs
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware

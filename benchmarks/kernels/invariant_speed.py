@@ -22,7 +22,8 @@ from typing import Any, cast
 import torch
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
-from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.drift import without_drift
+from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import first, hardware_of, shortlist
 from tilecast.inductor_hook.settings import Settings, unbenchmarked

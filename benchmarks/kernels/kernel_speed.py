@@ -22,7 +22,8 @@ from typing import cast
 import numpy as np
 import torch
 
-from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.drift import without_drift
+from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.data_collection.timing.tensors import random_inputs
 from tilecast.heuristics.problem import GemmProblem
 

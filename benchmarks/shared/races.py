@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import cast
 
+from tilecast.data_collection.timing.drift import without_drift
 from tilecast.data_collection.timing.gpu_session import GpuSession
-from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.objects.cache import ObjectCache, default_root

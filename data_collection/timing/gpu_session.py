@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -15,6 +17,7 @@ import torch
 from tilecast.data_collection.gpu.environment import device_hash
 from tilecast.data_collection.timing.card_health import watch
 from tilecast.data_collection.timing.correctness import check_problems, wrong_elements
+from tilecast.data_collection.timing.drift import levelled
 from tilecast.data_collection.timing.in_use import InUse
 from tilecast.data_collection.timing.protocol import Entrant, KernelFailure
 from tilecast.data_collection.timing.tensors import (
@@ -45,6 +48,14 @@ REPLAY_SECONDS = 200e-6
 """Kernel time that one graph replay aims at, so that an event's resolution of 0.5 us is 0.25%."""
 MAX_LAUNCHES = 40
 """Most launches in one graph."""
+REFERENCE = -1
+"""Stands in the order of a screen for the kernel that shows the level of the card."""
+LOOK_SECONDS = 10e-3
+"""Kernel time between two looks at the level, which changes in some tens of milliseconds."""
+LEAST_BETWEEN = 2
+"""Fewest kernels between two looks."""
+LOOK_GRAPHS = 3
+"""Graphs that look, so that the card has work while one is read."""
 MIN_SETS = 8
 """Least operand sets of a finalist, where memory and rounds allow it: the place of a set in memory
 can move a kernel's time by 1%."""
@@ -193,48 +204,85 @@ class GpuBench:
         self._careful = careful
         floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
         self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
+        between = round(LOOK_SECONDS / (floor * self._launches))
+        self._between_looks = max(LEAST_BETWEEN, between)
         cold = math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes)
         sets = max(MIN_SETS, min(self._launches, cold))
         self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.min_bytes)))
         self._sets: list[tuple] = []
         self._stream = torch.cuda.Stream()
 
-    def time(
-        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
-    ) -> list[list[float]]:
+    def screen(self, entrants: Sequence[Entrant], rounds: int, give_up: float) -> list[list[float]]:
+        """Time many entrants, without the card's level; see the protocol."""
+        with torch.cuda.stream(self._stream):
+            self._new_sets()
+            # Most kernels are timed once. PyTorch's is never the slowest, where there is one.
+            shown = None if None in entrants else entrants[len(entrants) // 2]
+            kernels = self._captured(entrants, 1)
+            (reference,) = self._captured([shown], LOOK_GRAPHS)
+            self._session.check_card()
+            self._warm_up(reference)
+            run, active, order = list[int](), [*enumerate(kernels)], random.Random(0)
+            looks = ((REFERENCE, [graph]) for graph in itertools.cycle(reference))
+            with self._queue("sustained") as take_turn:
+                for _ in range(rounds):
+                    order.shuffle(active)
+                    for start in range(0, len(active), self._between_looks):
+                        stretch = active[start : start + self._between_looks]
+                        for number, (graph,) in (next(looks), *stretch):
+                            take_turn(graph)
+                            run.append(number)
+                    active = _still_near(active, give_up)
+                take_turn(next(looks)[1][0])
+                run.append(REFERENCE)
+        taken = [iter(graphs[0].times) for graphs in (*kernels, reference)]
+        found = levelled([(number, next(taken[number])) for number in run], REFERENCE)
+        return [found[number] for number in range(len(kernels))]
+
+    def time(self, entrants: Sequence[Entrant], regime: str, rounds: int) -> list[list[float]]:
         """Time every entrant once a round, rounds interleaved; see the protocol."""
         with torch.cuda.stream(self._stream):
-            # Allocated while the last sets exist, so that they lie elsewhere in memory.
-            self._sets = [launch_tensors(self._problem) for _ in range(self._set_count)]
-            # Most kernels of a screen are timed once.
-            draws = 1 if give_up < math.inf else math.ceil(MIN_SETS / self._launches)
-            captured = [self._capture(entrant, min(draws, rounds)) for entrant in entrants]
-            # One by one, as all together may take a minute, and so that one that hangs is named.
-            for launched, graphs in captured:
-                self._session.alive()
-                wait(launched, graphs[0].spec)
-            kernels = [graphs for _, graphs in captured]
+            self._new_sets()
+            draws = min(rounds, math.ceil(MIN_SETS / self._launches))
+            kernels = self._captured(entrants, draws)
             # Times of a card that throttles are worthless, though it may recover meanwhile.
             self._session.check_card()
             if regime == "sustained":
                 self._warm_up([graph for graphs in kernels for graph in graphs])
-            in_flight: deque[_Graph] = deque()
-            active = kernels
-            for turn in range(rounds):
-                shift = turn * len(active) // rounds
-                for graphs in active[shift:] + active[:shift]:
-                    self._take_turn(graphs[turn % len(graphs)], in_flight, regime)
-                active = _still_near(active, give_up)
-            for graph in in_flight:
-                self._session.alive()
-                graph.read()
-            if regime == "sustained":
-                self._session.busy_until = time.perf_counter()
+            with self._queue(regime) as take_turn:
+                for turn in range(rounds):
+                    shift = turn * len(kernels) // rounds
+                    for graphs in kernels[shift:] + kernels[:shift]:
+                        take_turn(graphs[turn % len(graphs)])
+        return [graphs[0].times for graphs in kernels]
+
+    def _new_sets(self) -> None:
+        """Operand sets, allocated while the last exist, so that they lie elsewhere in memory."""
+        self._sets = [launch_tensors(self._problem) for _ in range(self._set_count)]
+
+    def _captured(self, entrants: Sequence[Entrant], draws: int) -> list[_Graphs]:
+        """The graphs of each entrant, once all have been launched."""
+        captured = [self._capture(entrant, draws) for entrant in entrants]
+        # One by one, as all together may take a minute, and so that one that hangs is named.
+        for launched, graphs in captured:
+            self._session.alive()
+            wait(launched, graphs[0].spec)
+        return [graphs for _, graphs in captured]
+
+    @contextmanager
+    def _queue(self, regime: str) -> Iterator[Callable[[_Graph], None]]:
+        """What replays a graph; behind it all times are read."""
+        in_flight: deque[_Graph] = deque()
+        yield partial(self._take_turn, in_flight=in_flight, regime=regime)
+        for graph in in_flight:
+            self._session.alive()
+            graph.read()
+        if regime == "sustained":
+            self._session.busy_until = time.perf_counter()
         # No kernel is to blame for what comes next.
         self._session.announce(None)
         # At once, before the card cools down.
         self._session.check_card()
-        return [graphs[0].times for graphs in kernels]
 
     def check(self, configs: Sequence[KernelConfig]) -> None:
         """Compare the results of some kernels on tensors that were timed; see the protocol."""
@@ -320,13 +368,13 @@ class GpuBench:
             wait(graph.done, graph.spec)
 
 
-def _still_near(kernels: list[_Graphs], give_up: float) -> list[_Graphs]:
+def _still_near(kernels: list[tuple[int, _Graphs]], give_up: float) -> list[tuple[int, _Graphs]]:
     """The kernels that are timed on: PyTorch's, and those near the best tilecast kernel so far."""
-    best = min((min(one.times) for one, *_ in kernels if one.times and one.spec), default=math.inf)
+    firsts = [graphs[0] for _, graphs in kernels]
+    best = min((min(one.times) for one in firsts if one.times and one.spec), default=math.inf)
     return [
-        graphs
-        for graphs in kernels
-        for one in graphs[:1]
+        kernel
+        for kernel, one in zip(kernels, firsts, strict=True)
         if not (one.times and one.spec) or min(one.times) <= give_up * best
     ]
 

@@ -1,20 +1,20 @@
 """The measurement protocol: which kernels are timed when, and how often; without any CUDA.
 
-Screen: every candidate, in a few interleaved rounds, with the card busy. Check: the results of
-those near the best, on the tensors that were timed. Race: these, in interleaved rounds, first all
-of them, then those still near until the leader is stable, in each power regime that matters.
-Verify: the best again, later, for scoring only.
+Screen: every candidate, in a few rounds, with the card busy and its level taken out. Check: the
+results of those near the best, on the tensors that were timed. Race: these, in interleaved rounds,
+first all of them, then those still near until the leader is stable, in each power regime that
+matters. Verify: the best again, later, for scoring only.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.timing.drift import median_noise, own_noise, without_drift
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
@@ -27,9 +27,12 @@ SCREEN_ROUNDS = 3
 """Rounds of the screen."""
 SECOND_LOOK = 1.5
 """A kernel slower than this in a round of the screen is not timed again."""
-FINALIST = 1.15
-"""Kernels within this after the screen are raced."""
-MAX_FINALISTS = 32
+FINALIST = {1: 1.05, 2: 1.1}
+"""Kernels within this after the screen are raced, by the number of races: the winner of one power
+regime loses up to a tenth in the other."""
+NOISES = 4.0
+"""By how many standard deviations of the screen's times that is more."""
+MAX_FINALISTS = 48
 """Most kernels in a race."""
 HEAT_ROUNDS = {"burst": 4, "sustained": 6}
 """Rounds in which all finalists take part."""
@@ -71,20 +74,37 @@ class CardFailure(Exception):
 class Bench(Protocol):
     """Times kernels of one problem."""
 
-    def time(
-        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = float("inf")
-    ) -> list[list[float]]:
-        """Time every entrant once a round, rounds interleaved.
+    def screen(self, entrants: Sequence[Entrant], rounds: int, give_up: float) -> list[list[float]]:
+        """Time many entrants with the card busy, all in a random order in each round.
+
+        What the card's clock and power do meanwhile is told by one kernel every few milliseconds,
+        and taken out (`tilecast.data_collection.timing.drift.levelled`).
 
         Args:
             entrants: what to time.
-            regime: ``burst`` or ``sustained``.
             rounds: most times that each is timed.
             give_up: an entrant this many times slower than the best tilecast kernel is not timed
                 again.
 
         Returns:
             For each entrant its microseconds per launch, one number a round that it took part in.
+
+        Raises:
+            KernelFailure: a kernel hung or crashed.
+            CardFailure: the card was not what it should be meanwhile.
+        """
+        ...
+
+    def time(self, entrants: Sequence[Entrant], regime: str, rounds: int) -> list[list[float]]:
+        """Time every entrant once a round, rounds interleaved.
+
+        Args:
+            entrants: what to time.
+            regime: ``burst`` or ``sustained``.
+            rounds: how often each is timed.
+
+        Returns:
+            For each entrant its microseconds per launch, one number a round.
 
         Raises:
             KernelFailure: a kernel hung or crashed.
@@ -116,16 +136,25 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
         A screen row for every entrant and a race row for every finalist and regime; no race rows
         where there is no tilecast kernel.
     """
-    screened = bench.time(entrants, "sustained", SCREEN_ROUNDS, SECOND_LOOK)
+    screened = bench.screen(entrants, SCREEN_ROUNDS, SECOND_LOOK)
     times = dict(zip(entrants, screened, strict=True))
     rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]
     if all(entrant is None for entrant in entrants):
         return rows
-    finalists = _within(times, FINALIST, MAX_FINALISTS)
+    finalists = finalists_of(problem, times)
     bench.check([entrant for entrant in finalists if entrant is not None])
     for regime in regimes(problem):
         rows += _compared(problem, regime, "race", _race(bench, finalists, regime))
     return rows
+
+
+def finalists_of(problem: GemmProblem, screened: Mapping[Entrant, list[float]]) -> list[Entrant]:
+    """Which entrants are raced, by their times in the screen: as near as these can tell.
+
+    PyTorch's kernel always is.
+    """
+    factor = FINALIST[len(regimes(problem))] * (1 + NOISES * median_noise(screened.values()))
+    return _within(screened, factor, MAX_FINALISTS)
 
 
 def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> list[Measurement]:
@@ -173,42 +202,12 @@ def _leader(times: dict[Entrant, list[float]]) -> Entrant:
     return min(configs, key=lambda config: statistics.median(times[config]))
 
 
-def _within(times: dict[Entrant, list[float]], factor: float, most: int) -> list[Entrant]:
+def _within(times: Mapping[Entrant, list[float]], factor: float, most: int) -> list[Entrant]:
     """The fastest within ``factor`` of the best tilecast kernel, and PyTorch's if it is timed."""
     medians = {entrant: statistics.median(rounds) for entrant, rounds in times.items()}
     limit = factor * min(medians[entrant] for entrant in medians if entrant is not None)
     near = sorted((e for e in medians if medians[e] <= limit), key=medians.__getitem__)[:most]
     return near if None in near or None not in times else [*near, None]
-
-
-def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Remove the drift of clock and power, which all entrants of a round share.
-
-    Each time is divided by its round's level (the geometric mean over the entrants that took part
-    in all rounds) and multiplied by the median level.
-
-    Args:
-        rounds: for each entrant its times, one a round from the first; fewer if it dropped out.
-
-    Returns:
-        The same shape.
-    """
-    most = max(map(len, rounds))
-    whole = [row for row in rounds if len(row) == most]
-    levels = [statistics.geometric_mean(column) for column in zip(*whole, strict=True)]
-    level = statistics.median(levels)
-    return [[t * level / own for t, own in zip(row, levels, strict=False)] for row in rounds]
-
-
-def own_noise(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The factor by which `without_drift` changes the standard deviation of each entrant's noise.
-
-    The level is a mean over n entrants. Of equal variances, an entrant keeps 1 - 1/n of its own; an
-    entrant that dropped out is not in the level and gains its noise, 1/n.
-    """
-    most = max(map(len, rounds))
-    whole = sum(len(row) == most for row in rounds)
-    return [math.sqrt(1 + (-1 if len(row) == most else 1) / whole) for row in rounds]
 
 
 def _compared(

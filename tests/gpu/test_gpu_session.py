@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -105,9 +104,9 @@ def test_finalists_are_timed_on_eight_sets_of_operands_and_the_rest_on_one_graph
 
     monkeypatch.setattr(session, "_kernel", lambda spec: launch)
     config = kernels.configs[0]
-    for rounds, give_up, graphs in ((8, math.inf, 8), (3, math.inf, 3), (3, 1.5, 1)):
+    for rounds, graphs in ((8, 8), (3, 3)):
         met.clear()
-        assert [len(times) for times in bench.time([config], "burst", rounds, give_up)] == [rounds]
+        assert [len(times) for times in bench.time([config], "burst", rounds)] == [rounds]
         first, *captured = met  # a first launch comes before those in the graphs
         assert len(captured) == len(set(captured)) == graphs
         assert first == captured[0]
@@ -134,11 +133,14 @@ def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None
     slow = kernels.configs[sizes.index(min(sizes))]
     fast = kernels.configs[0]
     bench = session.bench(GemmProblem(2048, 4096, 4096), careful=False)
-    everything = _medians(bench.time([fast, slow], "burst", 4))
+    everything = _medians(bench.time([fast, slow], "sustained", 4))
     assert everything[1] > 1.2 * everything[0]
-    rounds = [len(times) for times in bench.time([fast, slow], "burst", 4, give_up=1.1)]
-    # Its first time is known once its second round has begun.
-    assert rounds == [4, 2]
+    screened = bench.screen([fast, slow, None], 4, give_up=1.1)
+    # Its first time is known once its second or third round has begun.
+    assert len(screened[0]) == len(screened[2]) == 4
+    assert len(screened[1]) in (1, 2, 3)
+    ratio = everything[1] / everything[0]
+    assert _medians(screened)[1] / _medians(screened)[0] == pytest.approx(ratio, rel=0.05)
 
 
 def test_check_accepts_right_results_and_tells_wrong_ones(
@@ -147,7 +149,7 @@ def test_check_accepts_right_results_and_tells_wrong_ones(
     announced: list[KernelSpec | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs[:4]), *kernels.others]
+    specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs), *kernels.others]
     specs += kernels.batched
     assert [session.check(spec) for spec in specs] == [None] * len(specs)
     assert [spec for spec in announced if spec] == specs
@@ -168,6 +170,38 @@ def test_check_accepts_right_results_and_tells_wrong_ones(
         assert found is not None
         assert f"wrong elements within {place}, the first {value} instead of " in found
         assert found.endswith(", on 2056x10008x520")
+
+
+@pytest.mark.parametrize("extents", [(1000, 2056, 4104), (512, 4096, 4096), (200, 4096, 1032)])
+def test_kernels_are_right_as_they_are_used(
+    kernels: Kernels, session: GpuSession, extents: tuple[int, int, int]
+) -> None:
+    problem = GemmProblem(*extents)
+    bench = session.bench(problem, careful=False)
+    configs = kernels.configs
+    bench.time(configs, "sustained", 1)
+    session.chained.clear()
+    bench.check(configs)
+    assert len(session.chained) == len(configs)
+
+
+def test_a_kernel_that_is_wrong_on_the_timed_problem_is_named(
+    kernels: Kernels, session: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = session.bench(PROBLEM, careful=False)
+    config = kernels.configs[0]
+    bench.time([config], "sustained", 1)
+
+    def tile_left_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        torch.matmul(a, b, out=out)
+        out[128:192, 256:384] = 0
+
+    monkeypatch.setattr(session, "_kernel", lambda spec: tile_left_out)
+    with pytest.raises(
+        KernelFailure, match=r"within \[128:192, 256:384\].* that were timed"
+    ) as failure:
+        bench.check([config])
+    assert failure.value.culprit == KernelSpec.for_problem(config, PROBLEM)
 
 
 def test_operands_are_random_and_stored_as_asked() -> None:

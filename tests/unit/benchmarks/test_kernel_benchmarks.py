@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import runner
+import screen_against_race
 import torch
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
@@ -76,3 +77,54 @@ def test_all_sizes_have_their_share() -> None:
     assert set(Counter(map(_size, drawn)).values()) == {13}
     for start in range(len(layers) - 4):  # so that any span of them is a fair sample
         assert len({_size(problem) for problem in layers[start : start + 5]}) == 5
+
+
+def test_screens_are_set_against_the_race_of_those_near_its_best() -> None:
+    """Before, one of three is 4% off and the best is not sent to the race; after, all agree."""
+    row = {
+        "configs": ["best", "second", "third", "far"],
+        "finalists": {"before": ["second", "far"], "after": ["best", "second"]},
+        "microseconds": {
+            "race": [100.0, 102.0, 104.0, 130.0],
+            "before": [95.0, 93.0, 99.0, 90.0],
+            "after": [90.0, 91.8, 93.6, 150.0],
+        },
+    }
+    found = screen_against_race.figures([row, row])
+    logs = np.log([95 / 100, 93 / 102, 99 / 104])
+    assert found["before"]["deviation"]["median"] == pytest.approx(logs.std())
+    assert found["before"]["range"]["most"] == pytest.approx(np.ptp(logs))
+    assert found["before"]["best among finalists"] == 0
+    assert found["before"]["most lost where it is not"] == pytest.approx(0.02)
+    assert found["after"]["deviation"]["most"] == pytest.approx(0, abs=1e-9)
+    assert found["after"]["best among finalists"] == found["after"]["problems"] == 2
+    assert found["after"]["finalists"] == 2
+    assert found["after"]["within 5% in the race"] == 3
+
+
+class _Bench:
+    """Kernels take longer the later they are listed; those before the middle seem slow at first."""
+
+    def time(self, entrants: list, regime: str, rounds: int) -> list[list[float]]:
+        return [[100.0 * (1 + place / 10)] * rounds for place in range(len(entrants))]
+
+    def screen(self, entrants: list, rounds: int, give_up: float) -> list[list[float]]:
+        return self.time(entrants, "sustained", rounds)
+
+
+def test_a_product_is_screened_twice_and_who_is_near_in_either_is_raced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(screen_against_race.Screens, "__init__", lambda self: None)
+    screens = screen_against_race.Screens()
+    screens.card = "card"
+    screens.bench = lambda problem, careful: _Bench()  # type: ignore[method-assign, assignment]
+    problem = screen_against_race.PROBLEMS["512x14336x4096"]
+    assert min(one.flops for one in screen_against_race.PROBLEMS.values()) > 10e9
+    assert len(screen_against_race.PROBLEMS) == 20
+    (row,) = screens.measure(problem)
+    entrants = screen_against_race.entrants_of(problem)
+    assert row["candidates"] == len(entrants) > 300
+    assert row["configs"] == sorted(config.name for config in entrants[:3])
+    assert row["finalists"]["before"] == [config.name for config in entrants[:2]]
+    assert row["microseconds"]["race"] == [100.0, 110.0, 120.0]

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.timing import protocol
+from tilecast.data_collection.timing.drift import without_drift
 from tilecast.data_collection.timing.protocol import (
     Entrant,
+    finalists_of,
     measure,
     regimes,
     verify,
-    without_drift,
 )
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
@@ -51,8 +52,14 @@ class KnownBench:
         self.calls: list[Call] = []
         self.checked: list[tuple[int, set[KernelConfig]]] = []
 
-    def time(
-        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
+    def screen(self, entrants: Sequence[Entrant], rounds: int, give_up: float) -> list[list[float]]:
+        return self._time(entrants, "sustained", rounds, give_up)
+
+    def time(self, entrants: Sequence[Entrant], regime: str, rounds: int) -> list[list[float]]:
+        return self._time(entrants, regime, rounds, math.inf)
+
+    def _time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float
     ) -> list[list[float]]:
         number = len(self.calls)
         self.calls.append(Call(tuple(entrants), regime, rounds, give_up))
@@ -94,20 +101,41 @@ def test_a_slow_kernel_keeps_its_first_look() -> None:
     assert screened[slow].microseconds == 15.1
 
 
-def test_race_has_those_within_the_factor_and_the_library() -> None:
+@pytest.mark.parametrize(("problem", "factor"), [(MEMORY_BOUND, 1.05), (COMPUTE_BOUND, 1.1)])
+def test_race_has_those_within_the_factor_and_the_library(
+    problem: GemmProblem, factor: float
+) -> None:
     best, tied, behind = _configs(3)
-    bench = _steady({best: 100, tied: 114.9, behind: 115.1, None: 300})
-    rows = measure(bench, MEMORY_BOUND, (behind, tied, best, None))
+    times = {best: 100, tied: 100 * factor - 0.1, behind: 100 * factor + 0.1, None: 300}
+    bench = _steady(times)
+    rows = measure(bench, problem, (behind, tied, best, None))
     assert bench.checked == [(1, {best, tied})]  # behind the screen, before the race
     assert set(bench.calls[1].entrants) == {best, tied, None}
     assert set(_rows(rows, "race", "burst")) == {best, tied, None}
 
 
+def test_a_noisy_screen_sends_more_kernels_to_the_race() -> None:
+    """The typical noise counts, of the median of three times, and not that of one outlier."""
+    configs = _configs(9)
+    base = {config: 100.0 + place for place, config in enumerate(configs)}
+
+    def raced(noise: float) -> int:
+        screened: dict[Entrant, list[float]] = {
+            config: [time, time * math.exp(noise), time * math.exp(-noise)]
+            for config, time in base.items()
+        }
+        screened[configs[8]] = [108.0, 150.0, 70.0]
+        return len(finalists_of(MEMORY_BOUND, screened))
+
+    assert [raced(noise) for noise in (0.0, 0.002, 0.01)] == [6, 6, 8 + 1]
+
+
 def test_who_is_far_behind_after_the_heat_falls_out_and_the_library_never() -> None:
     best, near, behind = _configs(3)
     bench = _steady({best: 100, near: 104.9, behind: 105.1, None: 300})
-    rows = _rows(measure(bench, MEMORY_BOUND, (behind, near, best, None)), "race", "burst")
-    assert [set(call.entrants) for call in bench.calls[2:]] == [{best, near, None}] * 2
+    rows = _rows(measure(bench, COMPUTE_BOUND, (behind, near, best, None)), "race", "burst")
+    raced = [call for call in bench.calls if call.regime == "burst"]
+    assert [set(call.entrants) for call in raced[1:]] == [{best, near, None}] * 2
     assert {c: row.rounds for c, row in rows.items()} == {best: 20, near: 20, None: 20, behind: 4}
     assert rows[behind].microseconds == pytest.approx(105.1)
 
