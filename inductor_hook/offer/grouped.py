@@ -6,8 +6,6 @@ some GPUs others. Tilecast's join them where they are handed to the autotuner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, wraps
 from typing import Any
 
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -19,19 +17,16 @@ OPERATOR = "grouped_mm"
 """Inductor's name; ``_scaled_grouped_mm`` has another."""
 
 
-@cache
-def wrapped(home: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A replacement for Inductor's `tilecast.inductor_hook.patch.torch_versions.GROUPED`."""
+def with_tilecast(op: str, choices: list[Any], nodes: list[Any], layout: Any) -> list[Any]:
+    """Inductor's choices for a grouped product, and tilecast's where it is one of groups of rows.
 
-    @wraps(stock)
-    def autotuned(
-        op: str, choices: list[Any], nodes: list[Any], layout: Any, *rest: Any, **options: Any
-    ) -> Any:
-        # Groups of rows alone: a matrix of A, several of B, and where groups end.
-        if op == OPERATOR and [len(node.get_size()) for node in nodes] == [2, 3, 1]:
-            _ = V.choices  # which is bound when it is asked for, so that times are passed on
-            inputs = MMKernelInputs(nodes, out_dtype=layout.dtype, mat1_idx=0, mat2_idx=1)
-            choices = beside(choices, inputs, op)
-        return stock(op, choices, nodes, layout, *rest, **options)
-
-    return autotuned
+    Args:
+        op: Inductor's name of the operator.
+        choices: Inductor's.
+        nodes: the operands; of groups of rows A, their matrices, and where they end.
+        layout: of the result.
+    """
+    if op != OPERATOR or [len(node.get_size()) for node in nodes] != [2, 3, 1]:
+        return choices
+    _ = V.choices  # which is bound when it is asked for, so that times are passed on
+    return beside(choices, MMKernelInputs(nodes, None, layout.dtype, 0, 1), op)

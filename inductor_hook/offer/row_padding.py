@@ -25,7 +25,7 @@ from tilecast.inductor_hook.settings import asked
 
 
 @cache
-def wrapped(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
+def can_pad(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
     """A replacement for Inductor's `PADDING`."""
 
     @wraps(stock)

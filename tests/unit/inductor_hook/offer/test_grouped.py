@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hook_graph import Clock, lowered, lowering, names_of, node, settled, source_of, traced
+from hook_graph import Clock, grouped, lowered, lowering, names_of, node, settled, source_of, traced
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm_grouped
@@ -31,15 +31,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock.started(monkeypatch, ours=1.0, without=2.0)
 
 
-def _operands(
-    groups: int = G, m: Any = M, n: int = N, k: int = K, **kind: Any
-) -> tuple[Any, Any, Any]:
-    weights = node("b", [groups, k, n], [n * k, 1, k], **kind)
-    return node("a", [m, k], **kind), weights, node("ends", [groups], dtype=torch.int32)
-
-
 def _choices(*operands: Any, **options: Any) -> list[Any]:
-    a, b, ends = operands or _operands()
+    a, b, ends = operands or grouped()
     return lowered(aten._grouped_mm.default, a, b, ends, **options)
 
 
@@ -121,15 +114,15 @@ def test_all_that_compete_have_the_same_bits_where_rows_are_to_keep_theirs(graph
 )
 def test_other_groups_are_pytorchs(graph: Any, kind: str) -> None:
     install(k=5)
-    a, b, ends = _operands()
+    a, b, ends = grouped()
     if kind == "ends in int64":
         ends = node("ends", [G], dtype=torch.int64)
     elif kind == "wide":
-        a, b, ends = _operands(dtype=torch.float32)
+        a, b, ends = grouped(dtype=torch.float32)
     elif kind == "columns no multiple of 8":
-        a, b, ends = _operands(n=2044)
+        a, b, ends = grouped(n=2044)
     else:
-        a, b, ends = _operands(m=graph.sizevars.shape_env.create_unbacked_symint().node.expr)
+        a, b, ends = grouped(m=graph.sizevars.shape_env.create_unbacked_symint().node.expr)
     assert names_of(_choices(a, b, ends)) == ["_grouped_mm"]
 
 
