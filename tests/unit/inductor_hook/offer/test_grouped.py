@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hook_graph import Clock, grouped, lowered, lowering, names_of, node, settled, source_of, traced
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -15,6 +16,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import install, uninstall
 from tilecast.inductor_hook.offer.precompile import start_compiling
 from tilecast.inductor_hook.offer.template import TilecastCaller
+from tilecast.inductor_hook.patch.torch_versions import GROUPED
 from tilecast.inductor_hook.settings import active
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
@@ -71,7 +73,7 @@ def test_the_fastest_wins(graph: Any) -> None:
 def test_a_graph_begins_to_compile_the_same_kernels(hook: list[KernelSpec], asked: None) -> None:
     install(k=5)
     operands = [((M, K), torch.bfloat16), ((G, N, K), torch.bfloat16), ((G,), torch.int32)]
-    made = traced(lambda a, w, ends: torch._grouped_mm(a, w.mT, ends), operands)
+    made = traced(lambda a, w, ends: F.grouped_mm(a, w.mT, offs=ends), operands)
     settings = active()
     assert settings
     start_compiling(made, settings)
@@ -81,14 +83,18 @@ def test_a_graph_begins_to_compile_the_same_kernels(hook: list[KernelSpec], aske
         assert begun == [spec for one in _choices()[1:] for spec in one.choice.specs]
 
 
+def _autotuner() -> Any:
+    return vars(mm_grouped)[GROUPED.name]
+
+
 def test_without_tilecast_choices_are_inductors_own(graph: Any) -> None:
-    stock = mm_grouped.autotune_select_algorithm
+    stock = _autotuner()
     install(k=5)
-    assert mm_grouped.autotune_select_algorithm is not stock
+    assert _autotuner() is not stock
     with config.patch(max_autotune_gemm_backends="ATEN"):
         assert names_of(_choices()) == ["_grouped_mm"]
     uninstall()
-    assert mm_grouped.autotune_select_algorithm is stock
+    assert _autotuner() is stock
     assert names_of(_choices()) == ["_grouped_mm"]
 
 
