@@ -16,6 +16,7 @@ from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.gpu import environment
+from tilecast.data_collection.jobs import store as storing
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run import collect as collecting
@@ -67,6 +68,31 @@ def test_collects_and_exports(
     assert (options.devices, options.seconds, options.workers) == ((0, 2), 60, 3)
     assert options.objects.root == tmp_path / "objects"
     assert read_dataset(export).rows["microseconds"].tolist() == [12.5]
+
+
+def test_a_store_of_other_kernels_is_exported_and_not_added_to(
+    asked: list[CollectOptions],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Callable[..., str],
+) -> None:
+    store, export = tmp_path / "store", tmp_path / "data.parquet"
+    older = {**storing.store_versions(), "quack_sm90 sources": "before"}
+    with monkeypatch.context() as patch:
+        patch.setattr(storing, "store_versions", lambda: older)
+        with closing(MeasurementStore(store)) as filled:
+            filled.begin_run({"command": "collect"})
+            row = Measurement(suite("square")[0], None, "burst", "race", 12.5, 0.0, 3)
+            filled.add([row], "card")
+            whole = filled.export()
+    arguments = ["collect", "--suite", "square", "--store", str(store)]
+    assert "was made with quack_sm90 sources 'before'" in refused(*arguments)
+    assert main([*arguments, "--export", str(export)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing is measured, and the store is exported as it is" in said
+    assert read_dataset(export).digest == whole.digest
+    assert asked == []
 
 
 @pytest.mark.parametrize("kind", ["itself", "link", "absent"])
