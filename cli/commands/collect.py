@@ -65,17 +65,20 @@ def run(options: argparse.Namespace) -> Output:
         problems, guided = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
     elif not exhaustive:
         guided = guided_by_shipped(gpu, problems, options.power)
+    other_versions = None
     try:
         measure(replace(wanted, problems=problems, choose=guided))
     except OtherVersions as error:
         if not options.export:
             raise
-        print_note(f"nothing is measured, and the store is exported as it is: {error}")
+        other_versions = error
     with closing(MeasurementStore(options.store, any_versions=True)) as store:
         counts = problem_counts(store, problems)
         if options.export:
             write_dataset(store.export(), options.export)
         troubles = trouble_table(store.runs())
+    if other_versions:
+        print_note(f"nothing was measured, and the store was exported as it is: {other_versions}")
     export = str(options.export) if options.export else None
     document = {"store": str(options.store), **counts, "export": export}
     lines = [
@@ -100,6 +103,7 @@ def collect_options(
         workers=resolve.compilers(options, devices),
         address=resolve.cluster(options),
         seconds=options.budget or float("inf"),
+        tell=print_note,
     )
 
 

@@ -107,7 +107,9 @@ class MeasurementStore:
             except BaseException:
                 self.close()
                 raise
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        except TilecastError:
+            raise
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise self._unusable(error) from error
 
     def _lock(self) -> None:
@@ -131,6 +133,7 @@ class MeasurementStore:
             for statement in _SCHEMA.split(";"):  # `executescript` would end the transaction
                 self._database.execute(statement)
             self._database.executemany("INSERT INTO facts VALUES (?, ?)", wanted.items())
+            self._reseal("facts", self._sum("facts"))
             return
         if not {"facts", "measurements"} <= tables.keys():
             raise self._unusable("it is another database")
@@ -139,6 +142,7 @@ class MeasurementStore:
             for name, value in self._database.execute(_FACTS)
             if not str(name).startswith(_SEAL)
         }
+        self._check_seal("facts")
         if found != wanted and not self._any_versions:
             names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
             made_with, allowed = (
@@ -198,13 +202,13 @@ class MeasurementStore:
 
     def _sum(self, table: str) -> int:
         """What they do add up to, in whichever order."""
-        return sum(map(_hash, self._database.execute(f"SELECT * FROM {table}"))) % 2**64
+        rows = self._database.execute(f"SELECT * FROM {table}")
+        return sum(_hash(row) for row in rows if not str(row[0]).startswith(_SEAL)) % 2**64
 
-    def _check_seals(self) -> None:
+    def _check_seal(self, table: str) -> None:
         """Raise a ValueError where a row is not what was written."""
-        for table in _SEALED:
-            if self._seal(table) not in (None, self._sum(table)):
-                raise ValueError(f"damaged: rows of {table} are not what was written")
+        if self._seal(table) not in (None, self._sum(table)):
+            raise ValueError(f"damaged: rows of {table} are not what was written")
 
     def begin_run(self, provenance: dict[str, object]) -> None:
         """Record the provenance of the measurements from now on."""
@@ -309,7 +313,8 @@ class MeasurementStore:
 
         names, runs = ", ".join(COLUMNS), self.runs()
         with self._access() as database:
-            self._check_seals()
+            for table in _SEALED:
+                self._check_seal(table)
             versions = dict(database.execute(_FACTS))
             made_with = {
                 "space_version": int(versions.get("space", "")),

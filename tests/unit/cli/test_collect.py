@@ -22,6 +22,7 @@ from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.collect import CollectOptions
 from tilecast.data_collection.run.scheduler import Progress
+from tilecast.data_collection.timing import card_health
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
@@ -90,7 +91,7 @@ def test_a_store_of_other_kernels_is_exported_and_not_added_to(
     assert "was made with quack_sm90 sources 'before'" in refused(*arguments)
     assert main([*arguments, "--export", str(export)]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "nothing is measured, and the store is exported as it is" in said
+    assert "nothing was measured, and the store was exported as it is" in said
     assert read_dataset(export).digest == whole.digest
     assert asked == []
 
@@ -178,6 +179,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [{"uuid_hash": c} for c in cards])
     monkeypatch.setattr(collecting, "in_order", lambda options: [])
+    monkeypatch.setattr(card_health, "others_on", lambda uuid: [])
     return found
 
 
@@ -205,6 +207,23 @@ def test_store_of_another_gpu_is_refused(
     assert "is of H200; allowed: one of H100, or a new one" in told
     with closing(MeasurementStore(tmp_path / "store")) as store:
         assert store.runs() == before
+
+
+def test_a_gpu_that_others_use_is_told_and_noted(
+    gpu: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(card_health, "others_on", lambda uuid: [41, 42])
+    store = tmp_path / "store"
+    arguments = ["collect", "--suite", "square", "--store", str(store), "--gpu", "H200"]
+    assert main([*arguments, "--cache", str(tmp_path / "c")]) == 0
+    reason = "2 other processes use it as the run begins (41, 42)"
+    assert f"is shared: {reason}" in " ".join(capsys.readouterr().err.split())
+    with closing(MeasurementStore(store)) as found:
+        (run,) = found.runs()
+    assert [trouble["reason"] for trouble in run["troubles"]] == [reason]
 
 
 def test_neither_store_nor_export_names_a_folder(
