@@ -1,14 +1,15 @@
-"""Activations behind the products of a graph.
+"""Activations behind the products of a graph, and gates, which multiply one half by another.
 
-An activation is known by its values, whatever operators spell it: PyTorch decomposes it in one way
-or another, and some models write their own. Elementwise operators behind a product are evaluated on
-numbers of every size, and compared with torch's own functions.
+Either is known by its values, whatever operators spell it: PyTorch decomposes it in one way or
+another, and some models write their own. Elementwise operators behind a product, or behind the two
+halves of its columns, are evaluated on numbers of every size, and compared with torch's functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from operator import getitem
 from typing import cast
 
 import torch
@@ -24,6 +25,7 @@ from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
     CONVERT,
     EXPAND,
+    HALVING,
     OPAQUE,
     PRODUCTS,
     RESHAPES,
@@ -44,7 +46,7 @@ tangent in place of the error function makes 5e-4."""
 
 
 def activations(graph: Graph) -> Iterator[Match]:
-    """The products of a graph with an activation behind them, if fusing these saves a kernel.
+    """The products of a graph with an activation or a gate behind them, if that saves a kernel.
 
     It does not where Inductor computes something else of the result element by element, and does
     the activation in the same kernel.
@@ -63,7 +65,9 @@ def _behind(product: Node) -> Iterator[Match]:
         (start,) = start.users
         reshapes.append(start)
     dtype = product.meta["val"].dtype
-    values = {start: _points()}
+    split, halves = _halves(start, columns(product))
+    between = (*reshapes, *split)
+    values = dict(zip(halves, _pairs(), strict=True)) if halves else {start: _points()}
     while len(values) <= LONGEST:
         readers = {user for node in values for user in node.users} - values.keys()
         if not readers:
@@ -80,15 +84,40 @@ def _behind(product: Node) -> Iterator[Match]:
         except Exception:
             return
         if readers == {step} and result.dtype == dtype:
-            name = _named(values[step])
+            name = _named(values[step], gate=bool(halves))
             if name:
                 if _saves_a_kernel(step):
-                    yield from _match(product, (*reshapes, *tuple(values)[1:]), name)
+                    steps = {*between, *values} - {product}
+                    yield from _match(product, tuple(sorted(steps)), name)
                 return
 
 
+def _halves(whole: Node, n: int | None) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """What splits the n columns of a node, where one operator does, and the first and second half.
+
+    Nothing and nothing where they are not all that is read of it.
+    """
+    split, parts = (), tuple(whole.users)
+    if len(parts) == 1 and isinstance(parts[0].meta.get("val"), list | tuple):
+        split, parts = parts, tuple(parts[0].users)
+    halves = {}
+    for part in parts:
+        cut = split[0] if split and part.target is getitem else part
+        half = part.meta.get("val")
+        # The argument is there, as it is not the first dimension; but as a keyword.
+        known = cut.target in HALVING and len(cut.args) > HALVING[cut.target]
+        if known and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
+            place = half.storage_offset() - whole.meta["val"].storage_offset()
+            halves[place, columns(part)] = part
+    if not n or columns(whole) != n or len(parts) != len(halves):
+        return (), ()
+    first, second = (0, n // 2), (n // 2, n // 2)
+    known = halves.keys() == {first, second}
+    return (split, (halves[first], halves[second])) if known else ((), ())
+
+
 def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:
-    """The activation, if the product adds nothing but a row."""
+    """The activation or gate, if the product adds nothing but a row."""
     *bias, a, b = cast(tuple[Node, ...], product.args)
     rows = [one.all_input_nodes[0] if one.target is EXPAND else one for one in bias]
     dtype, n = product.meta["val"].dtype, columns(product)
@@ -127,9 +156,9 @@ def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
     return target(*args, **map_arg(node.kwargs, values.__getitem__))
 
 
-def _named(values: torch.Tensor) -> str | None:
-    """The activation that gives these values at `_points`."""
-    for name, expected in _expected().items():
+def _named(values: torch.Tensor, gate: bool) -> str | None:
+    """The activation that gives these values at `_points`, or the gate that does at `_pairs`."""
+    for name, expected in (_expected_of_gates() if gate else _expected()).items():
         if torch.allclose(values.double(), expected, TOLERANCE, TOLERANCE, equal_nan=True):
             return name
     return None
@@ -165,3 +194,23 @@ def _points() -> torch.Tensor:
 def _expected() -> dict[str, torch.Tensor]:
     """The values of each activation at `_points`."""
     return {name: applied(name, _points(), {}) for name in operands.activations()}
+
+
+@cache
+def _pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers in the first half and the second: each of `_points` in either, beside one near 1.
+
+    And numbers of every size in either, beside one where no activation loses digits.
+    """
+    points = _points()
+    place = torch.arange(len(points))
+    small, bent = (place * 37 % 129 - 64) / 64, (place * 29 % 385 - 192) / 64
+    first, second = (points, points), (small.double(), bent.double())
+    return torch.cat((*first, *second)), torch.cat((*second, *first))
+
+
+@cache
+def _expected_of_gates() -> dict[str, torch.Tensor]:
+    """The values of each gate at `_pairs`."""
+    pairs = torch.stack(_pairs(), 1)
+    return {name: applied(name, pairs, {}).squeeze(1) for name in operands.gates()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch._inductor import config
-from torch._inductor.ir import TensorBox, is_storage_and_layout
+from torch._inductor.ir import Layout, TensorBox, is_storage_and_layout
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings, to_dtype
 from torch._inductor.select_algorithm import realize_inputs
@@ -111,7 +111,7 @@ class FusedProduct:
         self, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor
     ) -> torch.Tensor:
         """An empty result: since 2.14 Inductor asks for it anew where operands have changed."""
-        n = b.shape[0 if self.fused.transposed else 1]
+        n = b.shape[0 if self.fused.transposed else 1] // self.fused.columns_for_one
         return a.new_empty(*a.shape[:-1], n, dtype=self.fused.out)
 
     def _by_one_kernel(self, operands: Sequence[TensorBox]) -> TensorBox | None:
@@ -129,7 +129,8 @@ class FusedProduct:
     def _fastest(self, inputs: MMKernelInputs) -> TensorBox | None:
         """The result of the best fused kernel, if its time decides for it."""
         settings = asked()
-        if not settings:
+        # Models have seen no gate, and at k = 1 nothing is benchmarked.
+        if not settings or (settings.k == 1 and self.fused.columns_for_one > 1):
             return None
         names = ("A", "B", *(extra.name for extra in self.fused.extras))
         choices = own(settings, inputs, names, self.fused.epilogue)
@@ -166,7 +167,22 @@ def _kernel_inputs(fused: Fused, operands: Sequence[TensorBox]) -> MMKernelInput
     n = b.get_size()[1]
     extras = [_stored(extra, value, n) for extra, value in zip(fused.extras, values, strict=True)]
     nodes = realize_inputs(a, b, *extras)
-    return MMKernelInputs(nodes, out_dtype=fused.out, mat1_idx=0, mat2_idx=1)
+    return _Inputs(nodes, fused)
+
+
+class _Inputs(MMKernelInputs):
+    """What a fused kernel reads, and what it writes, which may have less columns than B."""
+
+    def __init__(self, nodes: Sequence[Any], fused: Fused):
+        super().__init__([*nodes], out_dtype=fused.out, mat1_idx=0, mat2_idx=1)
+        self._columns_for_one = fused.columns_for_one
+
+    def output_layout(self, flexible: bool = True) -> Layout:
+        """Where the result lies: contiguous."""
+        whole = super().output_layout(flexible)
+        *rows, n = whole.size
+        size = [*rows, n // self._columns_for_one]
+        return type(whole)(whole.device, whole.dtype, size)
 
 
 def _stored(extra: Extra, value: TensorBox, n: Any) -> TensorBox:

@@ -10,9 +10,16 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from tilecast.heuristics.operands import Extra
+from tilecast.heuristics.operands import Extra, columns_for_one
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.fuse.fx import EXPAND, RESHAPES, mutates, with_inputs
+from tilecast.inductor_hook.fuse.fx import (
+    EXPAND,
+    HALVING,
+    RESHAPES,
+    columns,
+    mutates,
+    with_inputs,
+)
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing.stand_in import StandIn
 
@@ -48,6 +55,11 @@ class Fused:
     transposed: bool = False
     """Whether B is stored as (n, k)."""
 
+    @property
+    def columns_for_one(self) -> int:
+        """Columns of B that make one of the result."""
+        return columns_for_one(self.epilogue)
+
 
 @dataclass(frozen=True)
 class Match:
@@ -81,10 +93,17 @@ class Match:
             node = node.next
         return True
 
+    @property
+    def _result(self) -> torch.Tensor:
+        """The product without values, as wide as the result."""
+        product = self.product.meta["val"]
+        *rows, n = product.shape
+        return product.new_empty(*rows, n // self.fused.columns_for_one)
+
     def alone(self) -> Graph:
         """All of it as a graph of its own, from `operands` to (m, n)."""
         graph, copies = with_inputs(self.operands)
-        result = self.product.meta["val"]
+        result = self._result
 
         def copy(node: Node) -> Node:
             if hasattr(node.target, "_inductor_lowering_function") and node not in copies:
@@ -99,7 +118,10 @@ class Match:
                 copies[node] = copy(node.all_input_nodes[0])
             elif node not in copies:
                 copies[node] = graph.node_copy(node, copy)
-                if node in self.steps:
+                if node.target in HALVING and node in self.steps:
+                    # Without the extents that reshaping made of m.
+                    copies[node].update_arg(HALVING[node.target], -1)
+                if node in self.steps and isinstance(node.meta["val"], torch.Tensor):
                     dtype = node.meta["val"].dtype
                     copies[node].meta["val"] = torch.empty_like(result, dtype=dtype)
             return copies[node]
@@ -112,11 +134,15 @@ class Match:
         graph = self.product.graph
         with graph.inserting_before(self.last):
             node = graph.call_function(target, self.operands)
-            node.meta.update(self.product.meta, val=self.product.meta["val"].to(self.fused.out))
+            node.meta.update(self.product.meta, val=self._result.to(self.fused.out))
             for step in self.steps:
                 if step.target in RESHAPES:
-                    node = graph.call_function(cast(Callable, step.target), (node, step.args[1]))
-                    node.meta.update(step.meta, val=step.meta["val"].to(self.fused.out))
+                    shape, result = cast(Sequence, step.args[1]), step.meta["val"]
+                    if self.fused.columns_for_one > 1:
+                        result = self.last.meta["val"]
+                        shape = [*shape[:-1], columns(self.last)]
+                    node = graph.call_function(cast(Callable, step.target), (node, shape))
+                    node.meta.update(step.meta, val=result.to(self.fused.out))
         self.last.replace_all_uses_with(node)
         for replaced in reversed((*self.before, self.product, *self.steps)):
             graph.erase_node(replaced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
@@ -17,6 +18,12 @@ PRODUCTS = (aten.mm.default, aten.addmm.default)
 """Products of (a, b) and of (bias, a, b) that one kernel may do together with what follows."""
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 """They leave every element where it is."""
+HALVING: dict[Any, int] = {
+    aten.split.Tensor: 2,
+    aten.split_with_sizes.default: 2,
+    aten.slice.Tensor: 1,
+}
+"""Operators that part a dimension of their first operand, and which argument says which one."""
 VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
 """They take no kernel."""
 ROW_VIEWS = (

@@ -51,6 +51,8 @@ def _layers(x: Tensor, w: Tensor, w8: Tensor, s: Tensor, b: Tensor) -> Tensor:
     """One of each form; each reads what the one before it gives."""
     x = F.gelu(F.linear(x, w, b))
     x = F.relu(F.linear(x, w))
+    up, gate = F.linear(x, torch.cat((w, w.neg())), torch.cat((b, b))).chunk(2, -1)
+    x = up * F.gelu(gate)
     x = F.linear(x, w8.to(x.dtype)) * s + b
     x = F.linear(x, w8.to(x.dtype), b)
     x = (torch.mm(x.reshape(-1, K), w8.t().to(x.dtype)) * s).reshape(x.shape) + b
@@ -69,7 +71,7 @@ def test_what_is_not_fused_is_lowered_as_without_tilecast(on_the_cpu: None, coun
     with torch.no_grad(), config.patch(post_grad_custom_post_pass=see):
         with installed(count, fuse=True):
             found = _compiled(_layers, *operands)
-        names = {"gelu": 1, "relu": 1, "int8 weight": 3, "int8 product": 1}
+        names = {"gelu": 1, "relu": 1, "mul-gelu": 1, "int8 weight": 3, "int8 product": 1}
         told = {name: counters["tilecast"][f"not fused: {name}"] for name in names}
         with installed(count, fuse=False):
             expected = _compiled(_layers, *operands)

@@ -24,7 +24,7 @@ from tilecast.inductor_hook.fuse.fx import PRODUCTS
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.kernels.spec import KernelSpec
 
-ACTIVATIONS = operands.activations()
+ACTIVATIONS, gates = operands.activations(), operands.gates
 
 M, N, K = 48, 64, 32
 Function = Callable[..., torch.Tensor]
@@ -209,6 +209,109 @@ def test_one_node_takes_the_place_of_both(form: str, biased: bool, rank: int) ->
     products = [node for node in graph.nodes if node.target in PRODUCTS]
     assert len(products) == 1, "the layer behind"
     assert torch.equal(run(graph, *operands), expected)
+
+
+# Gates: the halves of a product's columns, one of them by way of an activation
+
+
+def _slice(x: torch.Tensor, first: int, last: int, step: int = 1) -> torch.Tensor:
+    """What ``x[..., first:last:step]`` becomes, which asks for a real device on the way."""
+    return torch.ops.aten.slice.Tensor(x, x.ndim - 1, first, last, step)
+
+
+def _sliced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return _slice(x, 0, N // 2), _slice(x, N // 2, 2**63 - 1)
+
+
+HALVES: dict[str, Callable[..., Any]] = {
+    "chunk": lambda x: x.chunk(2, -1),
+    "split": lambda x: x.split(x.shape[-1] // 2, dim=-1),
+    "split by sizes": lambda x: x.split([x.shape[-1] // 2] * 2, dim=x.ndim - 1),
+    "slices": _sliced,
+}
+"""Ways to write the two halves of a merged weight's product: Phi-3 and GLM take a chunk."""
+
+
+def _gate(halves: Callable[..., Any], name: str) -> Function:
+    """act(first) * second, or first * act(second), as the name says."""
+    first = name.endswith("-mul")
+    activation = name.removesuffix("-mul").removeprefix("mul-")
+
+    def gate(x: torch.Tensor) -> torch.Tensor:
+        one, other = halves(x) if first else reversed(halves(x))
+        return other * applied(activation, one, {})
+
+    return gate
+
+
+@pytest.mark.parametrize("halves", HALVES)
+@pytest.mark.parametrize("name", ["silu-mul", "mul-gelu"])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_one_node_takes_the_place_of_a_gate(
+    halves: str, name: str, biased: bool, rank: int
+) -> None:
+    shapes = [*_shapes(biased, rank)[:-1], (K, N // 2)]
+    graph = _traced(_linear(_gate(HALVES[halves], name)), shapes)
+    torch.manual_seed(0)
+    operands = [torch.randn(shape).bfloat16() for shape in shapes]
+    expected = run(graph, *operands)
+    (found,) = activations(graph)
+    assert (found.fused.name, found.fused.epilogue) == (name, (name,))
+    assert list(found.steps) == sorted(found.steps)
+    alone = found.alone()
+    (product,) = (node for node in alone.nodes if node.target in PRODUCTS)
+    assert product.meta["val"].shape == (M, N)
+    assert [*alone.nodes][-1].meta["val"].shape == (M, N // 2)
+
+    def fused(*operands: torch.Tensor) -> torch.Tensor:
+        return run(alone, *operands)
+
+    found.replace(fused)
+    graph.lint()
+    (replacement,) = graph.find_nodes(op="call_function", target=fused)
+    assert replacement.meta["val"].shape == (M, N // 2)
+    behind = [user.meta["val"].shape for user in replacement.users]
+    assert behind == [(2, M // 2, N // 2) if rank == 3 else (M, K)]
+    assert torch.equal(run(graph, *operands), expected)
+
+
+@pytest.mark.parametrize("name", gates())
+def test_every_gate_is_recognised(name: str) -> None:
+    shapes = [*_shapes()[:-1], (K, N // 2)]
+    (found,) = _found(_linear(_gate(HALVES["chunk"], name)), shapes, dtype=torch.float16)
+    assert found.fused.name == name
+
+
+def _clamped(x: torch.Tensor) -> torch.Tensor:
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up.clamp(-7, 7)
+
+
+NO_GATES: dict[str, Callable[..., Any]] = {
+    "quarters": lambda x: F.silu(x.chunk(4, -1)[0]) * x.chunk(4, -1)[1],
+    "of the same half": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[0],
+    "of rows": lambda x: F.silu(x.chunk(2, 0)[0]) * x.chunk(2, 0)[1],
+    "interleaved": lambda x: F.silu(_slice(x, 0, N, 2)) * _slice(x, 1, N, 2),
+    "overlapping": lambda x: F.silu(_slice(x, 0, N // 2)) * _slice(x, N // 4, 3 * N // 4),
+    "of half a head": lambda x: F.silu((y := x.view(M, 2, -1).chunk(2, -1))[0]) * y[1],
+    "clamped": _clamped,
+    "a sigmoid": lambda x: F.glu(x),
+    "a sum": lambda x: F.silu((y := x.chunk(2, -1))[0]) + y[1],
+    "shifted": lambda x: F.silu((y := x.chunk(2, -1))[0]) * (y[1] + 1),
+    "of both": lambda x: F.silu((y := x.chunk(2, -1))[0]) * F.silu(y[1]),
+    "read beside": lambda x: (F.silu((y := x.chunk(2, -1))[0]) * y[1], y[1].t()),
+    "read whole": lambda x: (F.silu((y := x.chunk(2, -1))[0]) * y[1], x.t()),
+}
+"""What reads parts of a product and is no gate, or not all that is read of it."""
+
+
+@pytest.mark.parametrize("form", NO_GATES)
+def test_what_is_no_gate_is_not_recognised(form: str) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return NO_GATES[form](F.linear(x, weight))
+
+    assert _found(function, _shapes()[:2]) == []
 
 
 # How the node in place of both is lowered

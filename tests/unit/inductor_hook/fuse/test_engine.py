@@ -384,6 +384,86 @@ def test_another_activation_is_one_row_of_the_table(
     torch.testing.assert_close(reference(problem, (a, b, bias)), expected)
 
 
+def _gate_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    gate, up = F.linear(x, weight, bias).chunk(2, -1)
+    return up * F.silu(gate)
+
+
+@pytest.mark.parametrize(("ours", "taken"), [(0.97, True), (0.99, False)])
+def test_a_gate_is_fused_where_it_is_measured_to_be_surely_faster(
+    clocked: Callable[..., Clock], ours: float, taken: bool
+) -> None:
+    clock = clocked(ours, 1.0)
+    install(k=2, fuse=True)
+    (found,) = activation.activations(traced(_gate_layer, SPECS))
+    caller = fused_choice(found, _operands())
+    assert (caller is not None) == taken
+    assert [type(one) for one in clock.choices] == [StandIn] * 2 + [TilecastCaller] * 2
+    choice = clock.choices[2]
+    assert choice.choice.matmul.hint.operands.text == "bf16:rcr:bias+silu-mul"
+    assert list(choice.layout.size) == [M, 2048] and list(choice.layout.stride) == [2048, 1]
+    assert "row(bias)" in Path(choice.bmreq.module_path).read_text()
+
+
+def test_no_gate_is_fused_without_a_benchmark(graph: Any) -> None:
+    """No model has seen one."""
+    install(k=1, fuse=True)
+    (found,) = activation.activations(traced(_gate_layer, SPECS))
+    assert fused_choice(found, _operands()) is None
+
+
+@pytest.mark.parametrize("n", [4096 + 8, 4096 + 2])
+def test_halves_that_no_kernel_reads_in_turn_are_left_to_inductor(
+    clocked: Callable[..., Clock], n: int
+) -> None:
+    clock = clocked(0.5, 1.0)
+    install(k=2, fuse=True)
+    (found,) = activation.activations(traced(_gate_layer, SPECS))
+    assert fused_choice(found, _operands(n=n)) is None
+    assert clock.choices == []
+
+
+def test_what_a_gate_is_timed_beside_computes_the_same(trial: list[Tensor]) -> None:
+    """As Inductor compiles it, on the CPU, and by PyTorch's operators one by one."""
+    (found,) = activation.activations(traced(_gate_layer, SPECS))
+    x, w, bias = (torch.randn(shape).bfloat16() for shape, _ in SPECS)
+    out = torch.full((M, N // 2), torch.nan, dtype=BF16)
+    request = _request(found, (x, w.t(), bias), "bf16:rcr:bias+silu-mul")
+    expected = _gate_layer(x.float(), w.float(), bias.float())
+    for one in whole(request):
+        assert 0 < one.benchmark(x, w.t(), bias, out=out) < 1000
+    for result in (out, *trial):
+        torch.testing.assert_close(result.float(), expected, rtol=0.02, atol=0.1)
+
+
+def test_another_gate_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `test_another_activation_is_one_row_of_the_table`."""
+    row = Fusion(
+        "mish of the second half, times the first",
+        torch="torch.nn.functional.mish",
+        device="quack.activation.mish",
+        half=1,
+    )
+    monkeypatch.setitem(EPILOGUES, "mul-mish", row)
+    activation._expected_of_gates.cache_clear()
+    try:
+        (found,) = activation.activations(
+            traced(lambda x, w, b: torch.mul(*_one_by_mish(F.linear(x, w, b))), SPECS)
+        )
+    finally:
+        activation._expected_of_gates.cache_clear()
+    assert found.fused.epilogue == ("mul-mish",)
+    problem = GemmProblem(M, N, K, operands=GemmOperands.parse("bf16:rcr:bias+mul-mish"))
+    a, b, bias = random_inputs(problem, "cpu")
+    expected = torch.mul(*_one_by_mish(a.float() @ b.float() + bias.float()))
+    torch.testing.assert_close(reference(problem, (a, b, bias)), expected)
+
+
+def _one_by_mish(result: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = result.chunk(2, -1)
+    return first, F.mish(second)
+
+
 def gated(result: Tensor, up: Tensor) -> Tensor:
     """What PyTorch does for the toy: silu of a product times another one."""
     return F.silu(result) * up
