@@ -154,11 +154,14 @@ def columns_for_one(epilogue: Sequence[str]) -> int:
     return 2 if epilogue and EPILOGUES[epilogue[-1]].half is not None else 1
 
 
+STRETCHES = 4
+"""Into how many k is cut where its sums are added up in stretches; see `GemmProblem.invariant`."""
 KINDS_REMEMBERED = 256
 """Kinds of operands of which anything is remembered: more than one collection or model has."""
 
 _TEXT = re.compile(
-    r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?(@(?P<acc>\w+))?"
+    r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?"
+    r"(@((?P<stretches>[0-9])x)?(?P<acc>\w+))?"
     r"(:(?P<extras>[a-z0-9+-]+))?"
 )
 
@@ -195,6 +198,8 @@ class GemmOperands:
     """Some of `EPILOGUES`, in the order in which they are applied."""
     groups: str = ""
     """One of `GROUPS`; "" for none."""
+    stretches: int = 1
+    """Equal stretches of k whose sums are added to each other, in order: 1, or `STRETCHES`."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -230,6 +235,10 @@ class GemmOperands:
                 f"epilogue {'+'.join(self.epilogue)!r} adds a matrix before the gate, which no "
                 "kernel does; allowed: a bias and what has no inputs"
             )
+        if self.stretches not in (1, STRETCHES):
+            raise TilecastError(
+                f"k in {self.stretches} stretches is not known; allowed: 1 and {STRETCHES}"
+            )
         names = [extra.name for extra in self.extras]
         if len(names) > len(set(names)):
             raise TilecastError(
@@ -251,12 +260,13 @@ class GemmOperands:
         """The one spelling of these operands; `parse` reads it."""
         a, b, out = self.a.dtype, self.b.dtype, self.out.dtype
         extras = "+".join(filter(None, (self.groups, self.scales, *self.epilogue)))
+        stretches = f"{self.stretches}x" if self.stretches > 1 else ""
         return (
             a.name
             + (f"x{b}" if b != a else "")
             + f":{self.layout}"
             + (f">{out}" if out != a else "")
-            + (f"@{self.acc}" if self.acc.name != a.accumulator else "")
+            + (f"@{stretches}{self.acc}" if stretches or self.acc.name != a.accumulator else "")
             + (f":{extras}" if extras else "")
         )
 
@@ -336,7 +346,8 @@ class GemmOperands:
             for name, letter in zip(names, match["layout"], strict=True)
         )
         acc = dtype(match["acc"] or a.accumulator)
-        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras), groups)
+        stretches = int(match["stretches"] or 1)
+        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras), groups, stretches)
 
     def __str__(self) -> str:
         """The text."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import index
 
 from tilecast.heuristics.dtypes import dtype
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, STRETCHES, GemmOperands, TensorSpec
 
 MAX_EXTENT = 2**31 - 1
 """Extents are 32-bit numbers in kernels and in the data set."""
@@ -18,6 +18,13 @@ ALIGNMENT_BYTES = 16
 
 GATED_COLUMNS = 16
 """A kernel reads the two halves of B that a gate pairs by 8 columns in turn."""
+
+STRETCHED_N, STRETCHED_K = 2112, 2048
+"""Most columns and least k that are added up in stretches where m must not matter. With more
+columns, 33 tiles of 64, four CTAs a tile would be more than the 132 SMs of a Hopper GPU; with a
+shorter k a split gains nothing at any m (benchmarks/results/invariant_regret.json)."""
+STRETCH_BYTES = 256 * STRETCHES
+"""Of k, whose multiples are cut alike by stages of 128 and of 256 bytes."""
 
 PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 """The columns that a problem takes in a table: `GemmProblem.row` and `GemmProblem.from_row`."""
@@ -132,6 +139,24 @@ class GemmProblem:
     def out_n(self) -> int:
         """Columns of out."""
         return self.n // self.operands.columns_for_one
+
+    def invariant(self) -> GemmProblem:
+        """The same, where a row is to have the same bits whatever m is: added up as n and k ask.
+
+        With few columns and a long k, so few tiles take so long that k has to be split, which adds
+        up in stretches. Kernels that do not split it can add up like that, too, so that few and
+        many rows have the same bits. Whole numbers are exact anyway, sums of fp8 that are promoted
+        round at every stage, what is converted is multiplied from registers, and no kernel splits
+        k of groups.
+        """
+        operands = self.operands
+        few_tiles = self.n <= STRETCHED_N and self.k >= max(2 * self.n, STRETCHED_K)
+        even = operands.a.dtype.bytes(self.k) % STRETCH_BYTES == 0
+        whole = operands.acc.name == "int32"
+        apart = whole or operands.promoted or operands.converted or operands.groups
+        if apart or not (few_tiles and even):
+            return self
+        return replace(self, operands=replace(operands, stretches=STRETCHES))
 
     @property
     def flops(self) -> int:

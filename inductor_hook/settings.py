@@ -13,6 +13,7 @@ from typing import Any
 
 from tilecast.data_collection.dataset import autotuned
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import recording, telemetry
 from tilecast.inductor_hook.names import INVARIANT, MODEL, names, switched_on
 from tilecast.kernels.objects.keys import toolchain
@@ -73,6 +74,10 @@ class Settings:
             object.__setattr__(self, "named", choices_digest(Path(self.choices)))
         if not self.digest:
             object.__setattr__(self, "digest", model_digest(self.model))
+
+    def posed(self, problem: GemmProblem) -> GemmProblem:
+        """A problem as these settings have it solved: if ``invariant``, added up for any m."""
+        return problem.invariant() if self.invariant else problem
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

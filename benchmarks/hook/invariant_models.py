@@ -5,9 +5,9 @@ prompts alone, by seven, by 64 and by 64 in another order, as PyTorch runs them 
 mode for rows that are the same in every batch; eager, and compiled without max-autotune. Rows of
 logits that differ in any bit from those in the batch of 64 are counted.
 
-Products are one part of a model. Norms are those of ``F.rms_norm``, whose kernel has a block a row;
-where Inductor makes reductions of them, it is asked for its own ``batch_invariant``, if it has
-that. Attention is PyTorch's ``scaled_dot_product_attention``.
+Products are one part of a model. Norms are those of ``F.rms_norm``, whose kernel has a block a row,
+as an operator of which Inductor makes no reduction: those take other blocks for other batches.
+Attention is PyTorch's ``scaled_dot_product_attention``.
 """
 
 import sys
@@ -73,13 +73,8 @@ def running(mode: str) -> Iterator[None]:
 
 
 def compiled(model: Any) -> Callable[..., Any]:
-    """A model under `torch.compile`, for fixed shapes, with invariant reductions where it can."""
-    from torch._inductor import config
-
-    options: dict[str, Any] = (
-        {"batch_invariant": True} if hasattr(config, "batch_invariant") else {}
-    )
-    return torch.compile(model, dynamic=False, options=options)
+    """A model under `torch.compile`, for fixed shapes."""
+    return torch.compile(model, dynamic=False)
 
 
 def one_kernel_norms(model: Any) -> None:
@@ -90,7 +85,18 @@ def one_kernel_norms(model: Any) -> None:
 
 
 def _norm(module: Any, x: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
+    return rms_norm(x, module.weight, module.variance_epsilon)
+
+
+@torch.library.custom_op("benchmark::rms_norm", mutates_args=())
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """`F.rms_norm`, which Inductor calls as it is."""
+    return F.rms_norm(x, x.shape[-1:], weight, epsilon)
+
+
+@rms_norm.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return torch.empty_like(x)
 
 
 @torch.no_grad()

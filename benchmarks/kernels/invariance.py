@@ -29,7 +29,7 @@ from tilecast.heuristics.operands import COLUMN, MATRIX, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.run.static import loaded_kernel
 from tilecast.kernels.build.builder import object_builder
-from tilecast.kernels.candidates import space
+from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
@@ -63,6 +63,13 @@ class Kind(NamedTuple):
         along_m = "col" in (self.operands.a.major, self.operands.out.major)
         return 16 if along_m else 1
 
+    @property
+    def problems(self) -> list[GemmProblem]:
+        """One of each (n, k) that has candidates."""
+        batch = BATCH if self.batched else 1
+        every = (GemmProblem(POOL, n, k, batch, self.operands) for n, k in FAMILIES)
+        return [problem for problem in every if candidates(problem, GPU)]
+
 
 _TEXTS = (
     *("bf16:rcr", "bf16:rrr", "bf16:crr", "bf16:ccr", "bf16:rcc", "bf16:rcr>fp32", "fp16:rcr"),
@@ -70,6 +77,7 @@ _TEXTS = (
     *(f"bf16:rcr:bias+{name}" for name in ("gelu", "gelu-tanh", "silu")),
     "fp16:rcr:bias+gelu",
 )
+_STRETCHED = ("bf16:rcr@4xfp32", "bf16:rrr@4xfp32:bias+c", "e4m3:rcr>bf16@4xfp22:row-scales")
 _EIGHT_BITS = (
     *(f"e4m3:rcr>bf16:{scales}" for scales in ("tensor-scales", "row-scales+bias")),
     *(f"e4m3:rcr>bf16@fp32:{scales}" for scales in ("tensor-scales", "row-scales+bias")),
@@ -78,7 +86,7 @@ _EIGHT_BITS = (
     *("bf16xint8:rcr:column-scales", "bf16xint8:rcr:fp32-column-scales+bias"),
 )
 KINDS: dict[str, Kind] = {}
-for _text in _EIGHT_BITS:
+for _text in (*_STRETCHED, *_EIGHT_BITS):
     KINDS[_text] = Kind(GemmOperands.parse(_text))
 for _text in ("bf16:rcr", "bf16:rcr:bias"):
     KINDS[f"{_text}, batched"] = Kind(GemmOperands.parse(_text), batched=True)
@@ -211,10 +219,7 @@ def compared(
     kind: Kind, kernels: Mapping[KernelSpec, bool], draws: int, device: str = "cuda"
 ) -> Row:
     """What kernels agree on, of which at least one breaks no rule."""
-    pools = [
-        Pool(kind, GemmProblem(POOL, n, k, BATCH if kind.batched else 1, kind.operands), device)
-        for n, k in FAMILIES
-    ]
+    pools = [Pool(kind, problem, device) for problem in kind.problems]
     launches = {spec: loaded_kernel(spec, 0) for spec in kernels}
     wholes = {spec: [pool.whole(launch) for pool in pools] for spec, launch in launches.items()}
     groups: list[KernelSpec] = []  # one of each set of kernels that agree on all pools

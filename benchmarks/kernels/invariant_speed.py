@@ -93,10 +93,10 @@ def chosen(problem: GemmProblem) -> dict[str, KernelSpec]:
     """The kernels to time, by name."""
     free = unbenchmarked(None, "robust")
     gpu = hardware_of(0, free)
-    predictions = shortlist(Settings(K, invariant=True), problem, gpu)
-    configs = dict(zip(OWN, (one.config for one in predictions), strict=False))
-    configs[FREE] = first(free, problem, gpu).prediction.config
-    return {name: KernelSpec.for_problem(config, problem) for name, config in configs.items()}
+    settings, other = Settings(K, invariant=True), first(free, problem, gpu).prediction.config
+    posed = settings.posed(problem)
+    own = (KernelSpec.for_problem(one.config, posed) for one in shortlist(settings, posed, gpu))
+    return {**dict(zip(OWN, own, strict=False)), FREE: KernelSpec.for_problem(other, problem)}
 
 
 def _library(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

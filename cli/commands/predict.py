@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tilecast.cli.options import argtypes, arguments, resolve
@@ -63,6 +63,8 @@ def run(options: argparse.Namespace) -> Output:
         check_kind(options.choices)
         check_file(options.choices)
     problems = resolve.problems_named(options)
+    if options.invariant:
+        problems = [replace(one, problem=one.problem.invariant()) for one in problems]
     if not problems:
         raise TilecastError(
             "no problem is given; allowed: MxNxK, such as 16x6144x4096, --problems or --hf-config"

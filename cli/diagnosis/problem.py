@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 from tilecast.cli.diagnosis.finding import Finding
@@ -74,6 +75,7 @@ def explain(
     typed: TypedProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
     """The steps from a problem to tilecast kernels, up to the first that fails."""
+    typed = replace(typed, problem=settings.posed(typed.problem))
     problem = typed.problem
     ranked_as = f", ranked as {problem}" if typed.unaligned else ""
     yield Finding("problem", f"{typed} {problem.operands}{ranked_as}", True, False)

@@ -243,7 +243,7 @@ def _choose(
             )
         settings = planner.settings or of_environment()
         gpu = selection.hardware_of(device, settings)
-        problem = product.problem(a, b, out_strides)
+        problem = settings.posed(product.problem(a, b, out_strides))
         any_rows = problem.n != n
         choice = selection.decided(settings, problem, gpu, any_rows)
     except NotNow:

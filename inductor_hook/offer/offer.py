@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -164,6 +165,7 @@ def _choices(
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
     if settings.record and not _on_trial():
         record(settings.record, matmul.hint)
+    matmul = replace(matmul, hint=settings.posed(matmul.hint))
     choices = chosen(
         settings, matmul, selection.hardware_of(kernel_inputs.device().index or 0, settings)
     )

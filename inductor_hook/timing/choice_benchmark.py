@@ -104,9 +104,9 @@ class Contest:
         found: list[Captured] = []
         try:
             taken = self._timed(stock, *inputs, out=out, keep=found.append)
+        # Inductor passes over most choices that fail: the graphs of others stay for the race.
         except BaseException:
             unload()
-            self.close()
             raise
         if not found or self.near is None:
             for captured in found:

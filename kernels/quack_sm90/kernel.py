@@ -143,6 +143,7 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             transform_a=ConvertedA if converted else None,
         )
         self.config, self.operands, self.any_rows = config, operands, any_rows
+        self._stretches = operands.stretches if config.split_k == 1 else 1
         self.occupancy = config.ctas_per_sm
         self.num_regs_load, self.num_regs_mma = map(int, registers(config, operands))
         self.a_transposed = config.swap_ab and not converted
@@ -165,6 +166,27 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
     def _compute_stages(self, *args, **kwargs):
         config, operands = self.config, self.operands
         return config.stages, *map(int, epilogue_stages(config, operands))
+
+    @cute.jit
+    def mma(self, pipeline, state, multiply, sums, slow, k_tiles: Int32, warp_group: Int32):
+        """Multiply a tile. Stretches of k are added up apart, as the CTAs of a split do."""
+        if const_expr(self._stretches == 1):
+            return GemmSm90.mma(self, pipeline, state, multiply, sums, slow, k_tiles, warp_group)
+        total = cute.make_rmem_tensor(sums.shape, sums.element_type)
+        takes_turns = const_expr(self.pingpong)
+        for stretch in cutlass.range_constexpr(self._stretches):
+            # The other warp group's turn is behind the last one.
+            self.pingpong = const_expr(takes_turns and stretch == self._stretches - 1)
+            state = GemmSm90.mma(
+                *(self, pipeline, state, multiply, sums, slow),
+                *(k_tiles // self._stretches, warp_group),
+            )
+            if const_expr(stretch == 0):
+                total.store(sums.load())
+            else:
+                total.store(total.load() + sums.load())
+        sums.store(total.load())
+        return state
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""
@@ -275,8 +297,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
 
         The tile is stored in pieces. Every ``split_k``-th piece is one CTA's to finish: it is sent
         the others' sums of it, through the shared memory in which A and B were staged, adds them
-        to its own in the order of the CTAs and stores it. So results are the same in every run,
-        and nothing outside the cluster is needed.
+        to its own in the order of the CTAs and stores it. So results are the same in every run and
+        wherever a row lies, and nothing outside the cluster is needed.
         """
         if const_expr(self.split_k == 1):
             return epi_fn(load_acc_subtile)
@@ -313,7 +335,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             load_acc_subtile(tRS_rD_, epi_coord, **kwargs)
             i = const_expr(cute.crd2idx(epi_coord, pieces))
             place = buffer + i // self.split_k * others * size
-            self._add_others(tRS_rD_, place, split == i % self.split_k, threads, tidx)
+            if split == i % self.split_k:
+                self._add_others(tRS_rD_, place, i % self.split_k, threads, tidx)
 
         def store_own(src_idx, dst_idx):
             i = const_expr(cute.crd2idx(dst_idx, pieces))
@@ -329,18 +352,23 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         self,
         sums: cute.Tensor,
         place: cute.Pointer,
-        own: Boolean,
+        own: cutlass.Constexpr,
         threads: cutlass.Constexpr,
         tidx: Int32,
     ):
-        if own:
-            moves = const_expr(cute.size(sums) // _FRAGMENT)
-            for i in cutlass.range_constexpr((self.split_k - 1) * moves):
-                part = cute.make_rmem_tensor(_FRAGMENT, self.acc_dtype)
-                cute.autovec_copy(_fragment(place, i * threads + tidx), part)
-                for e in cutlass.range_constexpr(_FRAGMENT):
-                    at = const_expr(i % moves * _FRAGMENT + e)
-                    sums[at] = sums[at] + part[e]
+        """Make a CTA's own sums, of the stretch of this number, those of all stretches in order."""
+        moves = const_expr(cute.size(sums) // _FRAGMENT)
+        for i in cutlass.range_constexpr(moves):
+            total = cute.make_rmem_tensor(_FRAGMENT, self.acc_dtype)
+            for stretch in cutlass.range_constexpr(self.split_k):
+                part = cute.make_tensor(sums.iterator + _FRAGMENT * i, _FRAGMENT)
+                if const_expr(stretch != own):
+                    part = cute.make_rmem_tensor(_FRAGMENT, self.acc_dtype)
+                    rank = const_expr(stretch - (stretch > own))
+                    cute.autovec_copy(_fragment(place, (rank * moves + i) * threads + tidx), part)
+                total.store(part.load() if stretch == 0 else total.load() + part.load())
+            for e in cutlass.range_constexpr(_FRAGMENT):
+                sums[_FRAGMENT * i + e] = total[e]
 
     @cute.jit
     def _store_if(self, own: Boolean, copy: cutlass.Constexpr, src_idx, dst_idx: cutlass.Constexpr):

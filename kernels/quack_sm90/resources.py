@@ -69,7 +69,9 @@ def accumulator_registers(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """32-bit accumulators per MMA thread."""
     along_m, along_n = warp_groups(c)
     once = c.tile_m * c.tile_n // (along_m * along_n * WARP_GROUP)
-    return 2 * once if operands.promoted else once
+    # The sums so far, and what is being multiplied.
+    twice = operands.promoted | ((operands.stretches > 1) & np.equal(c.split_k, 1))
+    return once * np.where(twice, 2, 1)
 
 
 def fragment_registers(c: Knobs, operands: GemmOperands) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
-from tilecast.heuristics.problem import GATED_COLUMNS, GemmProblem
+from tilecast.heuristics.problem import GATED_COLUMNS, STRETCH_BYTES, GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
@@ -192,6 +192,18 @@ def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
 
 @rule(
     HARDWARE,
+    "where k is added up in stretches, one CTA takes them all or each of a split one; sums that "
+    "are promoted at every stage, converted operands and gates have none",
+)
+def _stretches(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    if operands.stretches == 1:
+        return False
+    alone = operands.promoted or operands.converted or operands.gate
+    return bool(alone) | ((c.split_k > 1) & (c.split_k != operands.stretches))
+
+
+@rule(
+    HARDWARE,
     "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
     "for ever for registers that the SM does not have; and the operands of one wgmma into the "
     "launch allocation, or ptxas refuses (C7602)",
@@ -275,6 +287,7 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _conversion,
     _gate,
     _split,
+    _stretches,
     _registers,
     _shared_memory,
     multicast_slice,
@@ -299,10 +312,17 @@ def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Bro
     return c.split_k * (c.split_k > 1) > stretch
 
 
+@rule(PROBLEM, "stretches of k end where stages of every depth do")
+def _stretch_ends(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
+    k_bytes = problem.operands.a.dtype.bytes(problem.k)
+    return problem.operands.stretches > 1 and k_bytes % STRETCH_BYTES != 0
+
+
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
     _split_waves,
     _split_stretch,
+    _stretch_ends,
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""
@@ -310,11 +330,12 @@ PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
 
 @rule(
     INVARIANT,
-    "CTAs that split k round where their stretches end, and add up in an order that depends on a "
-    "row's place in its tile; one CTA adds in the order of k, and whole numbers are exact",
+    "CTAs that split k round where their stretches end; kernels agree that add up the stretches "
+    "that the operands name, however many CTAs take them, and whole numbers are exact",
 )
-def _one_stretch(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    return (c.split_k > 1) & (operands.out.dtype.name != "int32")
+def _other_stretches(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    alike = (c.split_k == 1) | (c.split_k == operands.stretches)
+    return ~alike & (operands.out.dtype.name != "int32")
 
 
 @rule(
@@ -326,7 +347,7 @@ def _promotion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broke
     return operands.promoted & (c.tile_k != tile_ks(operands)[0])
 
 
-INVARIANT_RULES: tuple[Rule[GemmOperands], ...] = (_one_stretch, _promotion)
+INVARIANT_RULES: tuple[Rule[GemmOperands], ...] = (_other_stretches, _promotion)
 """What gives a row other bits than the kernels that are left, which agree with each other."""
 
 

@@ -81,6 +81,8 @@ SAMPLE = (
     ("bf16:rrr:row-groups", "64x64x64_c1x1x1_s5_coop_o2_rn8"),
     ("fp16:rcr:row-groups+silu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
+    ("bf16:rcr@4xfp32", "128x192x64_c2x1x1_s5_coop_o1_rm8"),
+    ("bf16:rcr@4xfp32:bias", "swap_64x128x64_c1x1x1_s8_pong_o1_rm8"),
     ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
     ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),

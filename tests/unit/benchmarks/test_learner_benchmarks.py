@@ -128,8 +128,8 @@ def test_operator_and_whether_it_takes_others(text: str, operator: str, others: 
 
 
 def test_regret_is_counted_among_the_kernels_that_agree() -> None:
-    names = ("64x64x64_c1x1x2_s4_coop_o1_rm8", "64x64x64_c1x1x1_s4_coop_o1_rm8")
-    configs = tuple(map(parse_config, (*names, "128x64x64_c1x1x1_s4_coop_o1_rm8")))
+    names = ("64x64x64_c1x1x2_s12_coop_o1_rm8", "64x64x64_c1x1x1_s12_coop_o1_rm8")
+    configs = tuple(map(parse_config, (*names, "64x64x64_c1x1x4_s12_coop_o1_rm8")))
     times = {regime: np.array([1.0, 2.0, 3.0]) for regime in ("burst", "sustained")}
     library = {"burst": 4.0, "sustained": 4.0}
     problem, gpu = GemmProblem(16, 64, 4096), hardware("H200")

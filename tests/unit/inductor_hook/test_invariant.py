@@ -62,11 +62,13 @@ def test_the_first_choices_of_the_agreeing_candidates_and_no_others(graph: Any) 
         choices = choices_of(linear(*SPLIT), "mm", [mm.aten_mm, mm.mm_template])
     found = _configs(choices)
     assert len(found) == 5
-    assert {config.split_k for config in found} == {1}
     settings = active()
     assert settings
-    allowed = candidates(GemmProblem(*SPLIT), H200, invariant=True)
-    ranked = selection.shortlist(settings, GemmProblem(*SPLIT), H200)
+    posed = GemmProblem(*SPLIT).invariant()
+    assert {choice.choice.matmul.hint for choice in choices} == {posed}
+    assert repr(posed.operands.text) in source_of(choices[0])
+    allowed = candidates(posed, H200, invariant=True)
+    ranked = selection.shortlist(settings, posed, H200)
     assert found == [prediction.config for prediction in ranked]
     assert set(found) <= set(allowed)
 
@@ -93,7 +95,7 @@ def test_a_layer_keeps_its_kernels_whatever_the_model_expects_of_the_library(
         choices = lowered(getattr(aten, op), *bias, *nodes)
         for function in get_algorithm_selector_cache().preprocessing_fns:
             choices = function(choices)
-    assert {config.split_k for config in _configs(choices)} == {1}
+    assert {config.split_k for config in _configs(choices)} <= {1, 4}
     assert len(choices) == count
 
 
@@ -104,7 +106,7 @@ def test_without_max_autotune_the_first_choice_runs(graph: Any, op: str) -> None
         bias = [node("bias", [512])] if op == "addmm" else []
         choices = lowered(getattr(aten, op), *bias, *linear(*SPLIT).nodes())
     (found,) = _configs(choices)
-    assert found.split_k == 1
+    assert found.split_k == 4
     assert choices[0].choice.settings.k == 1
 
 
@@ -151,7 +153,7 @@ def test_calls_of_any_length_run_agreeing_kernels(
         m = symbols.create_symbol(17, ConstantSource("m"))
         (choice,) = choices_of(linear(m, *SPLIT[1:]), "mm", [mm.aten_mm])
         source = source_of(choice)
-    assert {config.split_k for config in _configs([choice])} == {1}
+    assert {config.split_k for config in _configs([choice])} == {1, 4}
     assert "invariant=True" in source
     names = [config.name for config in choice.choice.configs]
     told = active()
@@ -163,7 +165,7 @@ def test_calls_of_any_length_run_agreeing_kernels(
     }
     weight = torch.empty(SPLIT[1:], dtype=torch.bfloat16).t()
     for invariant in (True, False):
-        matmul = DynamicMatmul.named(names, "bf16:rcr", False, invariant=invariant, **model)
+        matmul = DynamicMatmul.named(names, "bf16:rcr@4xfp32", False, invariant=invariant, **model)
         chosen = matmul._best(torch.empty(40, SPLIT[2], dtype=torch.bfloat16), weight)
         assert (chosen in matmul.matmuls.values()) == invariant
 
@@ -240,7 +242,8 @@ def test_eager_products_run_agreeing_kernels_and_others_are_warned_of(
     try:
         for rows in (1, 7, m):
             torch.nn.functional.linear(x[:rows], weight)
-        assert [cast(QuackConfig, spec.config).split_k for spec in gpu] == [1, 1, 1]
+        assert {spec.operands.text for spec in gpu} == {"bf16:rcr@4xfp32"}
+        assert {cast(QuackConfig, spec.config).split_k for spec in gpu} <= {1, 4}
         assert warnings_told(caplog) == []
         torch.mm(x.float()[:, :1], weight.float().T[:1])
         assert warnings_told(caplog) == []
@@ -259,4 +262,4 @@ def test_eager_products_run_agreeing_kernels_and_others_are_warned_of(
 def test_a_bias_is_added_by_the_kernel(graph: Any) -> None:
     install(k=2, invariant=True)
     found = choices_of(biased_linear(*SPLIT), "addmm")
-    assert {one.choice.matmul.hint.operands.text for one in found} == {"bf16:rcr:bias"}
+    assert {one.choice.matmul.hint.operands.text for one in found} == {"bf16:rcr@4xfp32:bias"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -169,6 +169,7 @@ def test_every_rule_takes_something_away(rule: str) -> None:
         "conversion": str(MIXED),
         "gate": "bf16:rcr:silu-mul",
         "groups": "bf16:rcr:row-groups",
+        "stretches": "bf16:rcr@4xfp32",
     }
     operands = GemmOperands.parse(texts.get(rule, "bf16:rcr"))
     points = FAMILY.geometry(SAMPLE)
@@ -189,6 +190,7 @@ def test_every_problem_rule_alone_drops_a_candidate(rule: str) -> None:
         GemmProblem(40, 48, 64),
         GemmProblem(512, 512, 512),
         GemmProblem(4096, 4096, 4096),
+        GemmProblem(512, 512, 576, operands=GemmOperands.parse("bf16:rcr@4xfp32")),
     ):
         broken = {r.name: r.broken(columns, problem, H200) for r in FAMILY.problem_rules}
         others = np.logical_or.reduce([broken[name] for name in broken if name != rule])
@@ -376,6 +378,7 @@ def test_shared_memory_by_hand() -> None:
     ("text", "splits", "depths"),
     [
         ("bf16:rcr", {1}, {64, 128}),
+        ("bf16:rcr@4xfp32", {1, 4}, {64, 128}),
         ("e4m3:rcr>bf16:row-scales", {1}, {128, 256}),
         ("e4m3:rcr>bf16@fp32:row-scales", {1}, {128}),
         ("int8:rcr>bf16:row-scales", {1}, {128, 256}),
@@ -387,7 +390,7 @@ def test_invariant_candidates_are_those_that_add_up_alike(
 ) -> None:
     operands, found = GemmOperands.parse(text), set()
     for m in (1, 40, 700, 16384):
-        for n, k in ((16, 16), (48, 28672), (1024, 8192), (128256, 4096)):
+        for n, k in ((16, 2048), (48, 28672), (1024, 8192), (128256, 4096)):
             problem = GemmProblem(m, n, k, operands=operands)
             left = candidates(problem, H200, invariant=True)
             assert left
@@ -395,3 +398,47 @@ def test_invariant_candidates_are_those_that_add_up_alike(
             found.update(left)
     assert {config.split_k for config in found} == splits
     assert {config.tile_k for config in found} == depths
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr", "fp16:rrr", "e4m3:rcr>bf16:row-scales"])
+def test_few_columns_and_a_long_k_are_added_up_in_stretches_for_any_m(text: str) -> None:
+    operands = GemmOperands.parse(text)
+    for n, k in ((256, 7168), (2112, 7168), (1024, 2048), (16, 16384)):
+        for m, batch in ((1, 1), (4096, 1), (16, 7)):
+            posed = GemmProblem(m, n, k, batch, operands).invariant()
+            assert posed.operands == replace(operands, stretches=4)
+            assert (posed.m, posed.n, posed.k, posed.batch) == (m, n, k, batch)
+            assert posed.invariant() == posed
+    for n, k in ((4096, 4096), (2128, 7168), (1040, 2048), (256, 1024), (256, 7168 + 64)):
+        problem = GemmProblem(16, n, k, operands=operands)
+        assert problem.invariant() == problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("int8:rcr>int32", "int8:rcr>bf16:row-scales", "e4m3:rcr>bf16@fp32:row-scales"),
+        *("bf16xint8:rcr:column-scales", "bf16:rcr:row-groups"),
+    ],
+)
+def test_what_no_stretches_help_is_added_up_as_ever(text: str) -> None:
+    problem = GemmProblem(16, 256, 8192, operands=GemmOperands.parse(text))
+    assert problem.invariant() == problem
+
+
+def test_stretches_end_with_stages_or_nothing_is_left() -> None:
+    operands = GemmOperands.parse("bf16:rcr@4xfp32")
+    assert not candidates(GemmProblem(16, 256, 8192 + 64, operands=operands), H200)
+    left = candidates(GemmProblem(16, 256, 8192, operands=operands), H200)
+    assert {getattr(config, "split_k", None) for config in left} == {1, 4}
+
+
+def test_stretches_that_one_cta_adds_up_take_twice_the_accumulators() -> None:
+    plain, stretched = map(GemmOperands.parse, ("bf16:rcr", "bf16:rcr@4xfp32"))
+    for name, times in (
+        ("128x128x64_c1x1x1_s4_coop_o1_rm8", 2),
+        ("128x128x64_c1x1x4_s4_coop_o1_rm8", 1),
+    ):
+        config = cast(QuackConfig, parse_config(name))
+        found = [int(resources.accumulator_registers(config, one)) for one in (plain, stretched)]
+        assert found[1] == times * found[0]
