@@ -81,7 +81,31 @@ _HOPPER_L2 = 5.5e12
 measurements is a factor on it: kernels get 1.4 times as much (models/EXPERIMENTS.md, "the analytic
 time")."""
 
-GPUS = (
+
+def _from_data_sheet(
+    name: str,
+    device_names: tuple[str, ...],
+    sm_count: int,
+    l2_mib: int,
+    dram_terabytes: float,
+    bf16_teraflops: float,
+    arch: str = "sm_90a",
+) -> Hardware:
+    """A GPU of which nothing was measured here; its L2 and its clusters scale with its SMs."""
+    return Hardware(
+        name,
+        device_names,
+        arch,
+        sm_count,
+        l2_mib * 2**20,
+        dram_terabytes * 1e12,
+        _HOPPER_L2 * sm_count / 132,
+        bf16_teraflops * 1e12,
+        tuple(count * sm_count // 132 for count in _HOPPER_CLUSTERS),
+    )
+
+
+MEASURED = (
     Hardware(
         "H200", ("NVIDIA H200",), "sm_90a", 132, 60 * 2**20, 4.8e12,
         _HOPPER_L2, _HOPPER_PEAK, _HOPPER_CLUSTERS,
@@ -91,7 +115,22 @@ GPUS = (
         _HOPPER_L2, _HOPPER_PEAK, _HOPPER_CLUSTERS,
     ),
 )  # fmt: skip
-"""Bandwidths are the data sheets'; an H200 copy reaches about 4.3e12."""
+"""Those that tilecast was made on. Bandwidths are the data sheets'; an H200 copy reaches about
+4.3e12."""
+GPUS = (
+    *MEASURED,
+    _from_data_sheet("H200-NVL", ("NVIDIA H200 NVL",), 132, 60, 4.8, 835.5),
+    _from_data_sheet("H100-NVL", ("NVIDIA H100 NVL",), 132, 60, 3.9, 835.5),
+    _from_data_sheet("H100-PCIe", ("NVIDIA H100 PCIe",), 114, 50, 2.0, 756.0),
+    _from_data_sheet("H20", ("NVIDIA H20",), 78, 60, 4.0, 148.0),
+    _from_data_sheet("GH200-480GB", ("NVIDIA GH200 480GB",), 132, 60, 4.0, 989.4),
+    _from_data_sheet("GH200-144G-HBM3e", ("NVIDIA GH200 144G HBM3e",), 132, 60, 4.9, 989.4),
+    _from_data_sheet("B200", ("NVIDIA B200",), 148, 126, 8.0, 2250.0, "sm_100a"),
+)
+"""All that are described. Bandwidths and dense rates are those of NVIDIA's data sheets of these
+products; that of the H20 is not public, and its figures are those of its announcement. SMs and L2
+are those that drivers report, or 10 MiB a stack of a Hopper's memory. Where such a card is at hand,
+its driver says all but the rates (`tilecast.data_collection.gpu.gpu_model`)."""
 
 
 MAX_CLUSTER = 16
@@ -115,17 +154,19 @@ def hardware(name: str) -> Hardware:
 
 
 def described(facts: Mapping[str, Any]) -> Hardware:
-    """The GPU that is called as some facts say: the one of `GPUS`, or else one of these facts.
+    """The GPU that is called as some facts say: the one of `MEASURED`, or else one of these facts.
 
     Measurements and models carry the description of their GPU (`Hardware.facts`), so that one that
-    nobody wrote down here is trained for and found all the same.
+    nobody wrote down here is trained for and found all the same. So is one of `GPUS` that is
+    described from a data sheet alone, which nothing was measured by.
 
     Raises:
         TilecastError: there is none of that name, and the facts are not those of a GPU.
     """
     name = facts.get("name")
-    if isinstance(name, str) and (found := known_gpu(name)):
-        return found
+    known = known_gpu(name) if isinstance(name, str) else None
+    if known in MEASURED:
+        return known
     wrong = sorted(facts.keys() ^ _SOUND.keys())
     wrong += [field for field, fits in _SOUND.items() if field in facts and not fits(facts[field])]
     if wrong:

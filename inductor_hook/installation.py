@@ -78,8 +78,9 @@ def install(
         rank_flex_gemm: also let the model rank the configs of PyTorch's own FlexGEMM.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
-        fuse: also do a product together with the activation behind it, with an int8 weight's
-            conversion and scales, or with the scales behind a product of int8, if that is faster.
+        fuse: also do a product together with the activation or gate behind it, with an int8
+            weight's conversion and scales, or with the scales behind a product of int8, if that is
+            faster.
         learn: file (``.jsonl``) that the autotuner's times of tilecast kernels are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
         choices: file (``.csv`` or ``.json``) of the configs that some problems get, in this order,

@@ -53,15 +53,30 @@ def broken_rules(
 
 def families_on(hardware: Hardware) -> list[KernelFamily]:
     """The families whose kernels run on a GPU."""
-    return [family for family in FAMILIES.values() if family.arch == hardware.arch]
+    return [family for family in FAMILIES.values() if hardware.arch in family.runs_on]
+
+
+def _by_family(configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelFamily, list[int]]]:
+    """Each family of some configs, and where its own stand."""
+    names = np.array([config.family for config in configs])
+    for name in dict.fromkeys(names.tolist()):
+        yield FAMILIES[name], np.flatnonzero(names == name).tolist()
+
+
+def mma_efficiency(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
+    """`KernelFamily.mma_efficiency` of all configs of a table."""
+    shares = np.empty(len(table.configs))
+    for family, rows in _by_family(table.configs):
+        columns = ConfigColumns(*table.values[:, rows])
+        shares[rows] = family.mma_efficiency(columns, operands)
+    return shares
 
 
 def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> ConfigTable:
     """The columns of some configs, whatever their families and whether or not they are valid."""
     listed = tuple(configs)
     values = np.empty((len(ConfigColumns.__dataclass_fields__), len(listed)))
-    for family in {config.family: family_of(config) for config in listed}.values():
-        rows = [row for row, config in enumerate(listed) if config.family == family.name]
+    for family, rows in _by_family(listed):
         values[:, rows] = _values(family, family.geometry([listed[r] for r in rows]), operands)
     return ConfigTable(listed, values)
 

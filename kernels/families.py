@@ -6,9 +6,15 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.quack_sm90.family import QUACK_SM90
+from tilecast.kernels.quack_sm100.family import QUACK_SM100
 
-FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (QUACK_SM90,)}
+FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (QUACK_SM90, QUACK_SM100)}
 """Every family by its name, in the order in which their candidates are listed."""
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether GPUs of two architectures run the same kernels, as a family has them."""
+    return any({one, other} <= set(family.runs_on) for family in FAMILIES.values())
 
 
 def family_of(config: KernelConfig) -> KernelFamily:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilecast.heuristics.config import Geometry, KernelConfig
+from tilecast.heuristics.config import ConfigColumns, Geometry, KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -29,6 +29,8 @@ class KernelFamily:
     """Short key; the folder's name."""
     arch: str
     """Target of the compiler that its kernels are written for."""
+    runs_on: tuple[str, ...]
+    """The `Hardware.arch` of all GPUs that run what is compiled for that target."""
     packages: tuple[str, ...]
     """Distributions whose versions decide what a config compiles to."""
     compiler: str
@@ -58,6 +60,9 @@ class KernelFamily:
     """The common view of some configs."""
     resources: Callable[[Geometry, GemmOperands], tuple[np.ndarray, np.ndarray, np.ndarray]]
     """What `ConfigColumns` has beside the geometry, in its order."""
+    mma_efficiency: Callable[[ConfigColumns, GemmOperands], np.ndarray]
+    """Share of the tensor cores' rate that the shape of an instruction can reach, with what is done
+    to operands and sums in between; float64 [configs]."""
     stock: Callable[[GemmOperands, Hardware], Sequence[KernelConfig]]
     """The configs that stand for the kernels of ``cutlass.operators``, in its order."""
     launcher: Callable[[Callable[..., object], KernelSpec, int], Callable[..., object]]

@@ -162,7 +162,7 @@ def check_gpus(names: list[str]) -> tuple[list[Finding], list[Hardware]]:
     if not names:
         advice = (
             "run kernels, collect, tune and campaign on a host with an NVIDIA "
-            f"{' or '.join(gpu.name for gpu in GPUS)} or another GPU of compute capability 9.0"
+            f"{', '.join(gpu.name for gpu in GPUS)} or another GPU of compute capability 9.0 or 10"
         )
         return [Finding("gpu", "none visible", False, False, advice)], []
     findings, here = [], []

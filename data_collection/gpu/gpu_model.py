@@ -11,13 +11,21 @@ from functools import cache
 
 from tilecast.data_collection.gpu.environment import card_of, claimed, is_out_of_memory
 from tilecast.heuristics.errors import NotNow, TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
+from tilecast.heuristics.hardware import (
+    GPUS,
+    MAX_CLUSTER,
+    MEASURED,
+    Hardware,
+    described,
+    known_gpu,
+)
 from tilecast.kernels.build.workers import interrupts_held
-from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.families import FAMILIES, same_code
 from tilecast.kernels.occupancy import driver_value, max_active_clusters
 
-SXM, SXM_CLOCK = GPUS[0], 1.98e9
-"""A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
+SXM_CLOCK = 1.98e9
+"""Highest clock that drivers state of the first GPUs of `GPUS` of each architecture, in Hz; a
+B200's is 1% lower."""
 
 MEMORY_BYTES = 2**30
 """Read by the kernel that measures the memory's bandwidth: far more than any level 2 holds."""
@@ -30,15 +38,15 @@ REPEATS, TRIALS = 20, 5
 def hardware_of(device: int, known: Iterable[Hardware] = (), *, measure: bool = False) -> Hardware:
     """The hardware of a CUDA device: the only function that says which GPU model a device is.
 
-    It is the first of ``known``, then of `GPUS`, that has the name that the driver reports. The
+    It is the first of ``known``, then of `MEASURED`, that has the name that the driver reports. The
     hardware of a GPU with another name is made of what its driver states (`stated_gpu`), which is
     the same every time and runs no kernel.
 
     Args:
         device: index of a CUDA device.
         known: hardware that a model or earlier measurements describe.
-        measure: measure the rates of a GPU with another name (`measured_gpu`), which takes some
-            seconds in a process of its own, while no collection may use the device.
+        measure: measure the rates of a GPU that is none of `GPUS` (`measured_gpu`), which takes
+            some seconds in a process of its own, while no collection may use the device.
 
     Raises:
         TilecastError: the device does not exist, its driver does not answer or states what no GPU
@@ -47,10 +55,12 @@ def hardware_of(device: int, known: Iterable[Hardware] = (), *, measure: bool = 
     names = visible_gpu_names()
     if not 0 <= device < len(names):
         raise _undescribed(device, f"the driver shows {len(names)} devices")
-    for gpu in (*known, *GPUS):
+    for gpu in (*known, *MEASURED):
         if names[device] in gpu.device_names:
             return gpu
-    return _measured_apart(device) if measure else described(stated_gpu(device).facts())
+    if measure and known_gpu(names[device]) is None:
+        return _measured_apart(device)
+    return described(stated_gpu(device).facts())
 
 
 @cache
@@ -120,9 +130,10 @@ def measured_gpu(device: int) -> Hardware:
 def stated_gpu(device: int) -> Hardware:
     """What the driver states of a CUDA device: no kernel runs, and it is the same every time.
 
-    The rate of memory follows from its clock and width. Those of level 2 and of products are those
-    of the `SXM` part, scaled by SMs and clock, as in most data sheets. A part that is sold with
-    less (an H20 multiplies at a quarter of that) is only described by `measured_gpu`.
+    Of one of `GPUS` the rates of memory and of products are those of its data sheet, as of the GPUs
+    that models were trained on. Of another one that of memory follows from its clock and width, and
+    the others are those of the first of `GPUS` that runs the same code, scaled by SMs and clock, as
+    in most data sheets: a part that is sold with less is only described by `measured_gpu`.
 
     Raises:
         TilecastError: no kernel is for it, its driver does not answer, or a CUDA graph is captured
@@ -136,7 +147,8 @@ def stated_gpu(device: int) -> Hardware:
     except (AssertionError, RuntimeError) as error:
         raise _undescribed(device, one_line(error)) from error
     arch = f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9)
-    if arch not in (known := sorted({family.arch for family in FAMILIES.values()})):
+    known = sorted({arch for family in FAMILIES.values() for arch in family.runs_on})
+    if arch not in known:
         raise TilecastError(
             f"no kernel is for an {properties.name!r}, which is {arch}; allowed: "
             f"{', '.join(known)}; use another device"
@@ -156,17 +168,20 @@ def stated_gpu(device: int) -> Hardware:
     memory_clock = 1e3 * attribute("MEMORY_CLOCK_RATE")
     clock, sm_count = 1e3 * attribute("CLOCK_RATE"), properties.multi_processor_count
     sizes = range(1, MAX_CLUSTER + 1)
-    share = sm_count * clock / (SXM.sm_count * SXM_CLOCK)
+    like = next(gpu for gpu in GPUS if same_code(gpu.arch, arch))
+    share = sm_count * clock / (like.sm_count * SXM_CLOCK)
+    sheet = known_gpu(properties.name)
+    # Bits at both edges of the clock.
+    memory = 2 * memory_clock * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
     return Hardware(
         name=short_name(properties.name),
         device_names=(properties.name,),
         arch=arch,
         sm_count=sm_count,
         l2_bytes=properties.L2_cache_size,
-        # Bits at both edges of the clock.
-        dram_bytes_per_second=2 * memory_clock * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8,
-        l2_bytes_per_second=share * SXM.l2_bytes_per_second,
-        peak_flops=share * SXM.peak_flops,
+        dram_bytes_per_second=sheet.dram_bytes_per_second if sheet else memory,
+        l2_bytes_per_second=share * like.l2_bytes_per_second,
+        peak_flops=sheet.peak_flops if sheet else share * like.peak_flops,
         # At least one, since features divide by them; a cluster that does not fit fails its check.
         clusters_at_once=(0, *(max(max_active_clusters(n, device), 1) for n in sizes)),
         smem_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),

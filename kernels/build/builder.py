@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from weakref import WeakSet
@@ -189,7 +189,12 @@ class ObjectBuilder:
             else:
                 with contextlib.suppress(WorkerDied):
                     return self._workers.submit(*asked)
-            self._workers = Workers(self._size(), prepare, rehearse, environment())
+            self._workers = Workers(
+                self._size(),
+                partial(prepare, spec.config.family),
+                partial(rehearse, spec.config.family),
+                environment(),
+            )
             try:
                 return self._workers.submit(*asked)
             except WorkerDied as died:
@@ -238,18 +243,16 @@ def environment() -> dict[str, str]:
     return {name: v for family in FAMILIES.values() for name, v in family.environment.items()}
 
 
-def prepare() -> None:
-    """Load the compilers."""
-    for family in FAMILIES.values():
-        with contextlib.suppress(Exception):  # compiling tells
-            import_module(family.compiler)
+def prepare(family: str) -> None:
+    """Load a family's compiler."""
+    with contextlib.suppress(Exception):  # compiling tells
+        import_module(FAMILIES[family].compiler)
 
 
-def rehearse() -> None:
-    """Have each compiler do what it does with its first kernel alone."""
-    for family in FAMILIES.values():
-        with contextlib.suppress(Exception):  # compiling tells
-            family.compile(KernelSpec(family.rehearsal, LINEAR_BF16), "rehearsal")
+def rehearse(family: str) -> None:
+    """Have a family's compiler do what it does with its first kernel alone."""
+    with contextlib.suppress(Exception):  # compiling tells
+        FAMILIES[family].compile(KernelSpec(FAMILIES[family].rehearsal, LINEAR_BF16), "rehearsal")
 
 
 def _result(spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:

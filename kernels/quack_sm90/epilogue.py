@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from pkgutil import resolve_name
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # isort: off
 # First, as it makes QuACK importable where its other parts' packages are not.
@@ -22,7 +22,16 @@ from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 from quack.tile_scheduler import WorkTileInfo
 
-from tilecast.heuristics.operands import COLUMN, EPILOGUES, GROUP_ENDS, MATRIX, NUMBER, ONE, ROW
+from tilecast.heuristics.operands import (
+    COLUMN,
+    EPILOGUES,
+    GROUP_ENDS,
+    MATRIX,
+    NUMBER,
+    ONE,
+    ROW,
+    GemmOperands,
+)
 from tilecast.heuristics.problem import GATED_COLUMNS
 from tilecast.kernels.quack_sm90.resources import WARP_GROUP
 # isort: on
@@ -192,14 +201,95 @@ class FusedArguments(NamedTuple):
     second_bias: cute.Tensor | None = None
 
 
-class FusedGemm(TunableGemm):
+class Epilogue:
+    """What is done to a product by the operands that a kernel has, whatever its architecture."""
+
+    EpilogueArguments = FusedArguments
+    config: Any
+    operands: GemmOperands
+
+    @cute.jit
+    def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
+        """Do it to one piece of the tile, element by element in registers."""
+        for i in cutlass.range_constexpr(cute.size(tRS_rD)):
+            tRS_rD[i] = self._finished(tRS_rD[i], epi_loop_tensors, tRS_rC, i)
+        return ()
+
+    def _finished(self, value, given, matrix, i):
+        """What becomes of an element; where there is a gate, of that and the one it pairs."""
+        value = self._before_gate(value, given, matrix, i, ("row", "column"))
+        if not self.operands.gate:
+            return value
+        gate = EPILOGUES[self.operands.gate]
+        pair = value, self._before_gate(self.second[i], given, matrix, i, ("second", "column"))
+        return _function(gate.device)(pair[gate.half]) * pair[1 - gate.half]
+
+    def _before_gate(self, value, given, matrix, i, lines):
+        """What all steps but a gate make of an element, with vectors of these two lines."""
+        for name in ("scale_a", "scale_b"):
+            if f"one_{name}" in given:
+                value = value * given[f"one_{name}"]
+            for line in lines:
+                if f"{line}_{name}" in given:
+                    value = value * given[f"{line}_{name}"][i]
+        for step in self.operands.epilogue:
+            if step != self.operands.gate:
+                value = self._step(step, value, given, matrix, i, lines)
+        return value
+
+    def _step(self, step, value, given, matrix, i, lines):
+        fusion = EPILOGUES[step]
+        extras = [self._extra(extra, given, matrix, i, lines) for extra in fusion.extras]
+        if fusion.device:
+            return _function(fusion.device)(value, *extras)
+        if step == "alpha":
+            return value * extras[0]
+        if step == "beta-c":
+            matrix, beta = extras
+            return value + beta * matrix
+        return value + extras[0]
+
+    def _extra(self, extra, given, matrix, i, lines):
+        """What an extra holds for the element, which lies in a vector of either line."""
+        if extra.kind == MATRIX:
+            return matrix[i].to(self.acc_dtype)
+        if extra.kind == NUMBER:
+            return given[extra.name]
+        along, across = (f"{line}_{extra.name}" for line in lines)
+        return given[along if along in given else across][i]
+
+    def arguments(self, extras: tuple):
+        """What the epilogue reads of the operands' extras; a matrix and ends of groups, or None."""
+        arguments, matrix, ends = {}, None, None
+        lines = {ROW: "row", COLUMN: "column"}
+        if self.config.swap_ab:
+            lines = {ROW: "column", COLUMN: "row"}
+        for extra, value in zip(self.operands.extras, extras, strict=True):
+            if extra.kind == MATRIX:
+                matrix = value
+            elif extra.kind == GROUP_ENDS:
+                ends = value
+            elif extra.kind == ONE:
+                arguments[f"one_{extra.name}"] = value.iterator
+            elif extra.kind == ROW and self.operands.gate != "":
+                half = cute.make_layout((cute.size(value) // 2,))
+                arguments[f"row_{extra.name}"] = cute.make_tensor(value.iterator, half)
+                second = value.iterator + cute.size(value) // 2
+                arguments[f"second_{extra.name}"] = cute.make_tensor(second.align(4), half)
+            elif extra.kind in lines:
+                arguments[f"{lines[extra.kind]}_{extra.name}"] = value
+            else:
+                arguments[extra.name] = value
+        return FusedArguments(**arguments), matrix, ends
+
+
+class FusedGemm(Epilogue, TunableGemm):
     """The same, with all that operands name done to the product before it is stored.
 
     A gate pairs the two halves of B, of which a tile has as many columns each. Behind the products
     the tile is as wide as one of them: it is stored, and vectors are read, as in any other kernel.
     """
 
-    EpilogueArguments = FusedArguments
     _epi_ops = (
         *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
         *(_EarlyRow(f"row_{name}") for name in _VECTORS),
@@ -282,56 +372,6 @@ class FusedGemm(TunableGemm):
             op.load(vector, piece, self.tile[op._coord_idx()], threads)
         cute.arch.cp_async_commit_group()
 
-    @cute.jit
-    def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
-        """Do it to one piece of the tile, element by element in registers."""
-        for i in cutlass.range_constexpr(cute.size(tRS_rD)):
-            tRS_rD[i] = self._finished(tRS_rD[i], epi_loop_tensors, tRS_rC, i)
-        return ()
-
-    def _finished(self, value, given, matrix, i):
-        """What becomes of an element; where there is a gate, of that and the one it pairs."""
-        value = self._before_gate(value, given, matrix, i, ("row", "column"))
-        if not self.operands.gate:
-            return value
-        gate = EPILOGUES[self.operands.gate]
-        pair = value, self._before_gate(self.second[i], given, matrix, i, ("second", "column"))
-        return _function(gate.device)(pair[gate.half]) * pair[1 - gate.half]
-
-    def _before_gate(self, value, given, matrix, i, lines):
-        """What all steps but a gate make of an element, with vectors of these two lines."""
-        for name in ("scale_a", "scale_b"):
-            if f"one_{name}" in given:
-                value = value * given[f"one_{name}"]
-            for line in lines:
-                if f"{line}_{name}" in given:
-                    value = value * given[f"{line}_{name}"][i]
-        for step in self.operands.epilogue:
-            if step != self.operands.gate:
-                value = self._step(step, value, given, matrix, i, lines)
-        return value
-
-    def _step(self, step, value, given, matrix, i, lines):
-        fusion = EPILOGUES[step]
-        extras = [self._extra(extra, given, matrix, i, lines) for extra in fusion.extras]
-        if fusion.device:
-            return _function(fusion.device)(value, *extras)
-        if step == "alpha":
-            return value * extras[0]
-        if step == "beta-c":
-            matrix, beta = extras
-            return value + beta * matrix
-        return value + extras[0]
-
-    def _extra(self, extra, given, matrix, i, lines):
-        """What an extra holds for the element, which lies in a vector of either line."""
-        if extra.kind == MATRIX:
-            return matrix[i].to(self.acc_dtype)
-        if extra.kind == NUMBER:
-            return given[extra.name]
-        along, across = (f"{line}_{extra.name}" for line in lines)
-        return given[along if along in given else across][i]
-
 
 class GemmWithExtras(FusedGemm):
     """The same, called with a tuple of the operands' extras behind out."""
@@ -347,26 +387,5 @@ class GemmWithExtras(FusedGemm):
         stream,
     ):
         """Launch; see the class."""
-        arguments, matrix, ends = {}, None, None
-        lines = {ROW: "row", COLUMN: "column"}
-        if const_expr(self.config.swap_ab):
-            lines = {ROW: "column", COLUMN: "row"}
-        for extra, value in zip(self.operands.extras, extras, strict=True):
-            if const_expr(extra.kind == MATRIX):
-                matrix = value
-            elif const_expr(extra.kind == GROUP_ENDS):
-                ends = value
-            elif const_expr(extra.kind == ONE):
-                arguments[f"one_{extra.name}"] = value.iterator
-            elif const_expr(extra.kind == ROW and self.operands.gate != ""):
-                half = cute.make_layout((cute.size(value) // 2,))
-                arguments[f"row_{extra.name}"] = cute.make_tensor(value.iterator, half)
-                second = value.iterator + cute.size(value) // 2
-                arguments[f"second_{extra.name}"] = cute.make_tensor(second.align(4), half)
-            elif const_expr(extra.kind in lines):
-                arguments[f"{lines[extra.kind]}_{extra.name}"] = value
-            else:
-                arguments[extra.name] = value
-        self.launch(
-            a, b, out, matrix, FusedArguments(**arguments), max_active_clusters, stream, ends
-        )
+        arguments, matrix, ends = self.arguments(extras)
+        self.launch(a, b, out, matrix, arguments, max_active_clusters, stream, ends)

@@ -13,7 +13,15 @@ from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
+
+PACKAGES = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
+"""What QuACK's kernels are compiled by."""
+ENVIRONMENT = {"CUTE_DSL_ARCH": "sm_120a"}
+"""The GPU that the DSL is to take for this host's: one that no family is for. Into one that kernels
+are for it would load each that it compiles; with none named it asks the driver, which makes it
+unfit to be forked."""
 
 
 def _configs(geometry: Geometry) -> list[QuackConfig]:
@@ -70,11 +78,10 @@ def _launcher(
 QUACK_SM90 = KernelFamily(
     name=QuackConfig.family,
     arch="sm_90a",
-    packages=("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi"),
+    runs_on=("sm_90a",),
+    packages=PACKAGES,
     compiler="tilecast.kernels.quack_sm90.compiler",
-    # The GPU that the DSL is to take for this host's. Into one that kernels are for it would load
-    # each that it compiles; with none named it asks the driver, which makes it unfit to be forked.
-    environment={"CUTE_DSL_ARCH": "sm_100a"},
+    environment=ENVIRONMENT,
     rehearsal=QuackConfig(64, 16, 64),
     config_rules=space.CONFIG_RULES,
     problem_rules=space.PROBLEM_RULES,
@@ -84,6 +91,7 @@ QUACK_SM90 = KernelFamily(
     configs=_configs,
     geometry=_geometry,
     resources=_resources,
+    mma_efficiency=mma_efficiency,
     stock=space.stock_configs,
     launcher=_launcher,
 )

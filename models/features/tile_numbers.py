@@ -9,6 +9,7 @@ import numpy as np
 
 from tilecast.heuristics.config import ConfigTable
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
+from tilecast.kernels.candidates import mma_efficiency
 
 CACHE_LINE_BYTES = 128
 """Alignment beyond which nothing is gained: the L2's line."""
@@ -18,22 +19,12 @@ EXCHANGE_TIME = 0.7
 """Microseconds that CTAs wait for each other where they share a tile, for each doubling of them."""
 EXCHANGE_RATE = 20e3
 """Bytes per microsecond that a CTA receives from others of its cluster."""
-MMA_CYCLES_PER_COLUMN = 0.5
-"""Cycles of one SM's tensor cores for 64 rows x 1 column x 32 bytes of depth."""
-SMEM_ROWS_PER_CYCLE = 4.0
-"""Rows of 32 bytes that shared memory feeds the tensor cores in a cycle (128 bytes)."""
 PIECE_COST = 0.28
 """Bytes that a piece of a load costs the L2 for each byte by which it is shorter than a line."""
 STORE_COLUMNS = 32
 """Most columns of a tile that are stored at once."""
 NARROW_STORE = 1.35
 """How much longer a tile takes to be stored in pieces of fewer: at each, warps wait for all."""
-INSTRUCTION_BYTES = 32
-"""Depth of one instruction of the tensor cores."""
-CONVERSION_CYCLES = 32.0
-"""Cycles that an SM takes to convert 64 rows x 32 bytes of depth: 4 of 128 lanes an element."""
-PROMOTION_CYCLES = 0.67
-"""Cycles that it takes to add 64 rows x 1 column to more exact sums, after each stage."""
 
 
 class TileNumbers(NamedTuple):
@@ -61,8 +52,7 @@ class TileNumbers(NamedTuple):
     exchange: np.ndarray
     """Microseconds that the CTAs of a split exchange their sums."""
     mma_efficiency: np.ndarray
-    """Share of the tensor core's rate that the instruction's shape can reach, with what is done to
-    operands and sums in between."""
+    """As `tilecast.kernels.family.KernelFamily.mma_efficiency`."""
     log_area: np.ndarray
     """log2 of the elements of a tile."""
     rows_piece: np.ndarray
@@ -100,14 +90,6 @@ def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     sums = 4 * area * (1 - 1 / config.split_k)
     store_columns = np.gcd(config.tile_n.astype(int), STORE_COLUMNS)
     store_bytes = area * operands.out.dtype.bytes(1)
-    cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
-    taken = np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE)
-    taken += CONVERSION_CYCLES * operands.converted
-    if operands.promoted:
-        # Where warp groups share a tile, one adds while another multiplies.
-        unshared = config.warp_groups == 1 + config.ping_pong
-        instructions = row_width * config.tile_k / INSTRUCTION_BYTES
-        taken += PROMOTION_CYCLES * unshared * config.tile_n / instructions
     return np.stack(
         TileNumbers(
             row_bytes=row_bytes,
@@ -120,7 +102,7 @@ def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
             store_bytes=store_bytes * np.where(store_columns < STORE_COLUMNS, NARROW_STORE, 1),
             store_columns=store_columns,
             exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
-            mma_efficiency=cycles / taken,
+            mma_efficiency=mma_efficiency(table, operands),
             log_area=np.log2(area),
             rows_piece=rows_piece,
             columns_piece=columns_piece,

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.kernels.families import same_code
 from tilecast.models.runtime.artifact import Artifact, load_shipped, shipped_names
 from tilecast.models.runtime.manifest import HARDWARE_FIELDS
 
@@ -52,7 +53,7 @@ def borrowed(artifact: Artifact, gpu: Hardware) -> Artifact:
 
 def known_gpus(gpu: Hardware) -> list[Hardware]:
     """Those that a model is shipped for and that run the same code, by how near they are to one."""
-    rivals = [one for one in map(hardware, shipped_names()) if one.arch == gpu.arch]
+    rivals = [one for one in map(hardware, shipped_names()) if same_code(one.arch, gpu.arch)]
     return sorted(rivals, key=lambda one: (one != gpu, _distance(one, gpu)))
 
 

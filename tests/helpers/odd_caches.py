@@ -17,7 +17,7 @@ from tilecast.kernels.spec import KernelSpec
 FOR_EVER = 3600.0
 
 
-def nothing() -> None:
+def nothing(*_: object) -> None:
     """Makes a fork server ready that is to load no compiler."""
 
 

@@ -59,6 +59,7 @@ def _resources(geometry: Geometry, operands) -> tuple[np.ndarray, np.ndarray, np
 TOY = KernelFamily(
     name="toy",
     arch="sm_90a",
+    runs_on=("sm_90a",),
     packages=("nvidia-cutlass-dsl", "apache-tvm-ffi"),
     compiler="toy_family.kernel",
     environment={},
@@ -71,6 +72,7 @@ TOY = KernelFamily(
     configs=_configs,
     geometry=_geometry,
     resources=_resources,
+    mma_efficiency=lambda columns, operands: np.ones(len(columns)),
     stock=lambda operands, hardware: (),
     launcher=lambda function, spec, device: function,
 )

@@ -61,7 +61,7 @@ def test_a_gpu_that_another_collection_uses_is_not_measured(
 ) -> None:
     card = device_hash(UUID)
     with claimed([card]):
-        gpu_called("NVIDIA H20")
+        gpu_called("NVIDIA H20-3e")
         with pytest.raises(TilecastError, match=f"^GPU {card} is in use"):
             hardware_of(0, measure=True)
         gpu_called("NVIDIA H200")
@@ -74,7 +74,7 @@ def test_a_gpu_whose_memory_is_taken_is_not_measured(
     def measured(device: int) -> Hardware:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
 
-    gpu_called("NVIDIA H20")
+    gpu_called("NVIDIA H20-3e")
     monkeypatch.setattr(gpu_model, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
     monkeypatch.setattr(gpu_model, "measured_gpu", measured)
     with pytest.raises(TilecastError, match="^CUDA device 0 has too little memory .*1.00 GiB"):
@@ -94,6 +94,7 @@ def test_a_gpu_that_no_kernel_is_for_is_refused(monkeypatch: pytest.MonkeyPatch)
     old = SimpleNamespace(name="NVIDIA A100-SXM4-80GB", major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: old)
     with pytest.raises(
-        TilecastError, match="no kernel is for an 'NVIDIA A100.*sm_80; allowed: sm_90a"
+        TilecastError,
+        match="no kernel is for an 'NVIDIA A100.*sm_80; allowed: sm_100a, sm_103a, sm_90a",
     ):
         gpu_model.stated_gpu(0)

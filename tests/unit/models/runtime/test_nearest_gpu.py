@@ -111,6 +111,7 @@ def h20(
         ("NVIDIA GH200 480GB", "H200", 4.0, 990),
         ("NVIDIA H800", "H100", 3.35, 990),
         ("NVIDIA H200 NVL", "H200", 4.8, 836),
+        ("NVIDIA H20", "H200", 4.0, 148),
     ],
 )
 def test_a_driver_states_what_data_sheets_say_and_the_nearest_model_is_borrowed(
@@ -128,9 +129,11 @@ def test_a_driver_states_what_data_sheets_say_and_the_nearest_model_is_borrowed(
 def test_a_driver_that_does_not_tell_its_memory_is_not_believed(
     machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CARDS, "NVIDIA H20", (78, 1980, 0, 6144, 60))
-    machine("NVIDIA H20")
-    with pytest.raises(TilecastError, match=r"'H20' is not described \(wrong: dram_bytes_per_sec"):
+    monkeypatch.setitem(CARDS, "NVIDIA H20-3e", (78, 1980, 0, 6144, 60))
+    machine("NVIDIA H20-3e")
+    with pytest.raises(
+        TilecastError, match=r"'H20-3e' is not described \(wrong: dram_bytes_per_sec"
+    ):
         hardware_of(0)
     # A campaign measures that rate.
     assert stated_gpu(0).sm_count == 78
@@ -240,7 +243,7 @@ def test_predict_says_whose_model_it_is(
         assert len(document["ranking"]) == 5
     assert "borrowed" not in answer(*asked, "H100")
     # Of a GPU that is not here, nobody knows more than the name.
-    assert refused(*asked, "H20").startswith("argument --gpu: gpu 'H20' is not known; allowed: ")
+    assert refused(*asked, "H800").startswith("argument --gpu: gpu 'H800' is not known; allowed: ")
 
 
 def test_the_gpu_that_is_here_is_meant_where_none_is_named(

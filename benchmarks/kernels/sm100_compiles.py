@@ -1,0 +1,100 @@
+"""Does the compiler take what the rules of `quack_sm100` leave, for Blackwell, without a GPU?
+
+``python benchmarks/kernels/sm100_compiles.py``. Of each kind of operands it compiles configs that
+lie evenly in the space, so that all values of all knobs are among them. Nothing is run.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.candidates import rules_applied, space
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import Measure, Row, Sweep
+
+GPU = hardware("B200")
+EACH = 30  # configs of one kind of operands
+KINDS = (
+    *("bf16:rcr", "bf16:rrr", "bf16:ccr", "bf16:rcc", "bf16:rcr>fp32", "fp16:rcr"),
+    *("bf16:rcr:bias+gelu", "e4m3:rcr>bf16:tensor-scales", "e5m2:rcr>bf16:row-scales+bias"),
+    "e4m3:rcr>bf16@fp32:row-scales",
+)
+WORKERS = 2
+
+
+def drawn(operands: GemmOperands) -> list[KernelSpec]:
+    """Configs that lie evenly in the space; every third for a batch."""
+    configs = space(operands, GPU).configs
+    places = np.linspace(0, len(configs) - 1, EACH).astype(int).tolist()
+    return [KernelSpec(configs[p], operands, batched=i % 3 == 2) for i, p in enumerate(places)]
+
+
+@contextmanager
+def measuring() -> Iterator[Measure]:
+    """Compiles into a cache that goes with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        objects = ObjectCache(Path(folder, "objects"))
+
+        def measure(operands: GemmOperands) -> list[Row]:
+            rows = []
+            for result in compile_all(drawn(operands), objects, WORKERS):
+                found = objects.resources(result.spec)
+                rows.append(
+                    {
+                        "config": result.spec.config.name,
+                        "batched": result.spec.batched,
+                        "seconds": round(result.seconds, 1),
+                        "registers": found and found.registers,
+                        "spill_bytes": found and found.spill_bytes,
+                        "error": result.error,
+                    }
+                )
+            return rows
+
+        yield measure
+
+
+def figures(rows: Sequence[Row]) -> Row:
+    """What became of all of them."""
+    compiled = [row for row in rows if row["error"] is None]
+    return {
+        "configs": len(rows),
+        "compiled": len(compiled),
+        "refused_by_the_compiler": len(rows) - len(compiled),
+        "most_registers": max(row["registers"] for row in compiled),
+        "most_spill_bytes": max(row["spill_bytes"] for row in compiled),
+        "median_seconds": float(np.median([row["seconds"] for row in compiled])),
+    }
+
+
+def refused() -> dict[str, int]:
+    """Points of the axes in bf16, and how many of them each rule in turn takes away."""
+    operands = GemmOperands.parse(KINDS[0])
+    left, rules = rules_applied(FAMILIES["quack_sm100"], operands, GPU, None)
+    taken = {"points": left}
+    for rule, kept in rules:
+        taken[rule.name], left = left - kept, kept
+    return taken
+
+
+if __name__ == "__main__":
+    Sweep(
+        "operands",
+        {text: GemmOperands.parse(text) for text in KINDS},
+        measuring,
+        figures,
+        longest=120,
+        settings={"gpu": GPU.name, "each": EACH, "workers": WORKERS, "refused_by_rules": refused()},
+    ).main(__file__, __doc__)

@@ -1,0 +1,64 @@
+"""QuACK's SM100 GEMM as a kernel family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilecast.heuristics.config import Geometry
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.quack_sm90.family import ENVIRONMENT, PACKAGES
+from tilecast.kernels.quack_sm100 import resources, space
+from tilecast.kernels.quack_sm100.config import Sm100Config
+from tilecast.kernels.spec import KernelSpec
+
+
+def _configs(c: Geometry) -> list[Sm100Config]:
+    knobs = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "stages")
+    numbers = zip(*(getattr(c, name).tolist() for name in knobs), strict=True)
+    rest = zip(c.raster_m.tolist(), c.swizzle.tolist(), c.swap_ab.tolist(), strict=True)
+    return [
+        Sm100Config(*tile, raster="m" if along_m else "n", swizzle=swizzle, swap_ab=bool(swap))
+        for tile, (along_m, swizzle, swap) in zip(numbers, rest, strict=True)
+    ]
+
+
+def _resources(c: Geometry, operands: GemmOperands) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shared memory of a CTA, registers of a thread, and what it loads of the accumulators."""
+    loaded = c.tile_m * resources.epilogue_columns(c) // 128
+    registers = np.full(len(c), resources.REGISTERS)
+    return resources.smem_bytes(c, operands), registers, loaded
+
+
+def _launcher(
+    function: Callable[..., object], spec: KernelSpec, device: int
+) -> Callable[..., object]:
+    """What launches a cluster for every tile: those that run take over from those that wait."""
+    if spec.operands.extras:
+        return lambda a, b, out, *extras: function(a, b, out, extras, 1)
+    return lambda a, b, out: function(a, b, out, 1)
+
+
+QUACK_SM100 = KernelFamily(
+    name=Sm100Config.family,
+    # All of Blackwell's data centre parts run it (PTX ISA, family-specific targets).
+    arch="sm_100f",
+    runs_on=("sm_100a", "sm_103a"),
+    packages=PACKAGES,
+    compiler="tilecast.kernels.quack_sm100.kernel",
+    environment=ENVIRONMENT,
+    rehearsal=Sm100Config(64, 16, 64),
+    config_rules=space.CONFIG_RULES,
+    problem_rules=space.PROBLEM_RULES,
+    invariant_rules=space.INVARIANT_RULES,
+    parse=Sm100Config.parse,
+    points=space.points,
+    configs=_configs,
+    geometry=space.geometry,
+    resources=_resources,
+    mma_efficiency=resources.mma_efficiency,
+    stock=space.stock_configs,
+    launcher=_launcher,
+)

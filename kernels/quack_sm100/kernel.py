@@ -1,0 +1,113 @@
+"""QuACK's SM100 GEMM with every knob taken from a config, compiled for any extents without a GPU.
+
+Device code, pipelines and epilogues are QuACK's. What is done to a product before it is stored is
+that of `tilecast.kernels.quack_sm90.epilogue`, which also makes QuACK importable.
+"""
+
+# The DSL's packages are joined at import time: a type checker does not see them.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from typing import cast
+
+# isort: off
+from tilecast.kernels.quack_sm90.compiler import compile_gemm
+from tilecast.kernels.quack_sm90.epilogue import Epilogue, FusedArguments
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from quack.epilogue.mixin import ComposableEpiMixin
+from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
+from quack.gemm_sm100 import GemmSm100
+from quack.rounding import RoundingMode
+from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions
+# isort: on
+
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.quack_sm100.config import Sm100Config
+from tilecast.kernels.quack_sm100.resources import accumulators, epilogue_stages, pairs
+from tilecast.kernels.spec import KernelSpec
+
+_RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
+_VECTORS = ("scale_a", "scale_b", "bias")
+
+
+def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
+    """The object file of a kernel, which exports ``symbol``.
+
+    Raises:
+        NotImplementedError: rows of out begin anywhere, which TMA cannot store.
+    """
+    if spec.any_rows:
+        raise NotImplementedError("rows of out that begin anywhere: TMA stores none")
+    config = cast("Sm100Config", spec.config)
+    kernel = WithExtras if spec.operands.extras else Sm100Gemm
+    return compile_gemm(kernel(config, spec.operands), spec, arch, symbol)
+
+
+class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
+    """out = A @ B on Blackwell; called as `tilecast.kernels.quack_sm90.kernel.TunableGemm` is."""
+
+    _epi_ops = (
+        *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
+        *(RowVecLoad(f"row_{name}") for name in _VECTORS),
+        *(ColVecLoad(f"column_{name}") for name in _VECTORS),
+    )
+
+    def __init__(self, config: Sm100Config, operands: GemmOperands):
+        """Set what does not depend on extents."""
+        rows = int(config.tile_m * (1 + pairs(config)))
+        super().__init__(
+            cutlass.Float32,
+            getattr(cutlass, operands.a.dtype.cutlass),
+            (rows, config.tile_n, config.tile_k),
+            (config.cluster_m, config.cluster_n, 1),
+            use_clc_persistence=True,
+            use_pdl=True,
+        )
+        self.config, self.operands = config, operands
+        self.a_transposed = self.cd_transposed = config.swap_ab
+        self.b_transposed = not config.swap_ab
+
+    def _compute_stages(self, *args, **kwargs):
+        config = self.config
+        return int(accumulators(config)), config.stages, int(epilogue_stages(config)), 0
+
+    def epi_to_underlying_arguments(self, args, *, loc=None, ip=None):
+        """What the device code gets of the epilogue's arguments."""
+        self.rounding_mode = RoundingMode.RN
+        return self.EpilogueParams(**self._epi_ops_to_params_dict(args))
+
+    @cute.jit
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, clusters: Int32, stream):
+        """Launch out = A @ B."""
+        self.launch(a, b, out, FusedArguments(), clusters, stream)
+
+    def launch(self, a, b, out, arguments, clusters, stream):
+        """Launch with what the epilogue reads; the hardware hands out tiles, to all clusters."""
+        order = TileSchedulerOptions(
+            clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
+        )
+        if self.config.swap_ab:
+            a, b = b, a
+        GemmSm100.__call__(self, a, b, out, None, arguments, order, None, stream)
+
+
+class WithExtras(Sm100Gemm):
+    """The same, called with a tuple of the operands' extras behind out."""
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        out: cute.Tensor,
+        extras: tuple,
+        clusters: Int32,
+        stream,
+    ):
+        """Launch; see the class."""
+        arguments, *_ = self.arguments(extras)
+        self.launch(a, b, out, arguments, clusters, stream)

@@ -1,0 +1,84 @@
+"""What a config takes from an SM, and how near it comes to the tensor cores' rate.
+
+How the result is stored is QuACK's choice, repeated here and held to it by
+tests/slow/kernels/test_sm100.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilecast.heuristics.config import ConfigColumns, Geometry
+from tilecast.heuristics.operands import COLUMN, ROW, GemmOperands
+from tilecast.kernels.quack_sm100.config import Sm100Config
+
+MOST_N = 256
+"""Columns of one instruction (PTX ISA, tcgen05.mma). Wider tiles take two of them, and leave no
+room for a second accumulator."""
+ALIGNMENT = 1024
+"""Bytes: the 128-byte swizzle of TMA repeats so often; barriers take one such piece."""
+REGISTERS = 128
+"""Per thread: more than any of 300 compiled configs takes."""
+_PIECE = 4096
+"""Elements of the result that are stored at once."""
+
+Knobs = Geometry | Sm100Config
+"""Many configs, or one: what is computed of them is an array [configs], or a single number."""
+
+
+def pairs(c: Knobs | ConfigColumns) -> np.ndarray:
+    """Whether two CTAs multiply together."""
+    return np.equal(c.cluster_m % 2, 0)
+
+
+def accumulators(c: Knobs) -> np.ndarray:
+    """Accumulators of a CTA: one that is multiplied into while the other one is stored, or one."""
+    return np.where(c.tile_n > MOST_N, 1, 2)
+
+
+def epilogue_columns(c: Knobs) -> np.ndarray:
+    """Columns of the tile that are stored at once."""
+    return np.gcd(_PIECE // c.tile_m, c.tile_n)
+
+
+def epilogue_stages(c: Knobs) -> np.ndarray:
+    """Shared-memory buffers that storing the output goes through."""
+    return np.where(epilogue_columns(c) <= 16, 4, 2)
+
+
+def stage_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
+    """Shared memory of one stage of A and B; of B each CTA of a pair keeps half."""
+    width = operands.a.dtype.bits // 8
+    return (c.tile_m + c.tile_n // (1 + pairs(c))) * c.tile_k * width
+
+
+def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
+    """Shared memory of one CTA: barriers, what the epilogue stores and reads, the stages."""
+    piece = c.tile_m * epilogue_columns(c) * operands.out.dtype.bits // 8
+    kinds = [extra.kind for extra in operands.extras]
+    along_n, along_m = kinds.count(ROW), kinds.count(COLUMN)
+    along_n, along_m = (
+        np.where(c.swap_ab, one, other) for one, other in ((along_m, along_n), (along_n, along_m))
+    )
+    # No element of a vector is wider than 4 bytes.
+    vectors = 4 * (along_n * c.tile_n + along_m * c.tile_m)
+    buffers = _aligned(epilogue_stages(c) * piece) + _aligned(vectors)
+    return ALIGNMENT + buffers + c.stages * stage_bytes(c, operands)
+
+
+def _aligned(size: np.ndarray) -> np.ndarray:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def mma_efficiency(c: ConfigColumns, operands: GemmOperands) -> np.ndarray:
+    """See `tilecast.kernels.family.KernelFamily`.
+
+    An SM multiplies 128 rows x 2 columns x 32 bytes in a cycle (B200 data sheet: 2.25e15 FLOP/s of
+    148 SMs at 1.85 GHz). 64 rows that are no half of a pair take as long. Shared memory feeds 128
+    bytes a cycle: the CTA's rows, and its columns, of which one of a pair holds half.
+    """
+    paired = pairs(c)
+    ideal = c.tile_n * c.tile_m / 256
+    issued = c.tile_n * np.where(paired, c.tile_m, 128) / 256
+    fed = (c.tile_m + c.tile_n / (1 + paired)) / 4
+    return ideal / np.maximum(issued, fed)

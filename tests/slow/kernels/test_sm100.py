@@ -1,0 +1,62 @@
+"""What QuACK's SM100 GEMM compiles to without a GPU, and that it lays out what is stated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.objects.entry import read_resources
+from tilecast.kernels.quack_sm100 import resources
+from tilecast.kernels.quack_sm100.space import TENSOR_COLUMNS
+
+SAMPLE = (
+    ("bf16:rcr", "sm100_128x256x64_c2x1_s6_rm8"),
+    ("bf16:rcr", "swap_sm100_128x512x64_c2x1_s4_rn8"),
+    ("bf16:rcr", "sm100_64x16x64_c1x1_s12_rm8"),
+    ("bf16:rcr", "swap_sm100_64x128x128_c4x2_s6_rm8"),
+    ("bf16:rcr>fp32", "sm100_128x96x64_c4x1_s8_rm8"),
+    ("bf16:crc:bias+gelu", "sm100_128x192x64_c2x2_s7_rn8"),
+    ("fp16:rrr", "swap_sm100_64x224x128_c1x4_s3_rm8"),
+    ("e4m3:rcr>bf16:row-scales", "swap_sm100_128x64x128_c1x2_s8_rm8"),
+    ("e5m2:rcr>bf16@fp32:tensor-scales+bias", "sm100_64x160x128_c2x4_s12_rm8"),
+)
+COMPILE = """
+import json, sys
+from pathlib import Path
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.quack_sm100 import kernel
+from tilecast.kernels.spec import KernelSpec
+
+whole = kernel.compile_gemm
+def measured(gemm, *target):
+    content = whole(gemm, *target)
+    laid_out = gemm.shared_storage.size_in_bytes(), gemm.use_2cta_instrs, gemm.num_tmem_alloc_cols
+    print(json.dumps(laid_out), flush=True)
+    return content
+kernel.compile_gemm = measured
+for i, (text, name) in enumerate(json.loads(sys.argv[1])):
+    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i % 2 == 1)
+    Path(sys.argv[2], str(i)).write_bytes(FAMILIES["quack_sm100"].compile(spec, "kernel"))
+"""
+
+
+def test_kernels_compile_for_blackwell_and_take_what_is_stated(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMPILE, json.dumps(SAMPLE), str(tmp_path)]
+    environment = os.environ | FAMILIES["quack_sm100"].environment
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    for i, (line, (text, name)) in enumerate(zip(run.stdout.splitlines(), SAMPLE, strict=True)):
+        smem, pairs, columns = json.loads(line)
+        c = FAMILIES["quack_sm100"].geometry([parse_config(name)])
+        stated = resources.smem_bytes(c, GemmOperands.parse(text))
+        # The rest is the barriers', which the DSL adds.
+        assert stated == smem + resources.ALIGNMENT, name
+        assert pairs == resources.pairs(c)
+        assert columns <= TENSOR_COLUMNS
+        facts = read_resources((tmp_path / str(i)).read_bytes())
+        assert facts.spill_bytes == 0 and facts.registers <= resources.REGISTERS, name

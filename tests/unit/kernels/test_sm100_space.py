@@ -1,0 +1,103 @@
+"""The candidate space of QuACK's SM100 GEMM; tests/slow/kernels/test_sm100.py compiles some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import broken_rules, candidates, space
+from tilecast.kernels.families import FAMILIES, parse_config, same_code
+from tilecast.kernels.quack_sm100.config import Sm100Config
+from tilecast.models.features.features import featurize
+
+B200 = hardware("B200")
+FAMILY = FAMILIES["quack_sm100"]
+PAIR = Sm100Config(128, 256, 64, cluster_m=2, stages=6)
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr", "fp16:rrr", "e4m3:rcr>bf16:row-scales"])
+def test_what_breaks_no_rule_is_in_the_space_and_nothing_else(text: str) -> None:
+    operands = GemmOperands.parse(text)
+    configs = space(operands, B200).configs
+    assert len(configs) == len(set(configs)) == 1160
+    assert {type(config) for config in configs} == {Sm100Config}
+    assert all(parse_config(config.name) == config for config in configs)
+    assert not any(
+        rule for config in configs[::29] for rule in broken_rules(config, operands, B200)
+    )
+    assert list(configs) == FAMILY.configs(FAMILY.geometry(configs))
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "rule"),
+    [
+        (PAIR, "int8:rcr>int32", "operands"),
+        (PAIR, "bf16xint8:rcr:column-scales", "operands"),
+        (PAIR, "e4m3:crr>bf16", "operands"),
+        (PAIR, "bf16:rcr:c", "operands"),
+        (PAIR, "bf16:rcr:silu-mul", "operands"),
+        (PAIR, "bf16:rcr:row-groups", "operands"),
+        (replace(PAIR, tile_n=48), "bf16:rcr", "axes"),
+        (replace(PAIR, cluster_m=4, cluster_n=4), "bf16:rcr", "axes"),
+        (replace(PAIR, tile_n=512, cluster_m=1), "bf16:rcr", "wide"),
+        (replace(PAIR, tile_n=16, cluster_m=4), "bf16:rcr", "multicast-slice"),
+        (replace(PAIR, stages=7), "bf16:rcr", "shared-memory"),
+        (replace(PAIR, stages=5), "bf16:rcr", "depth"),
+    ],
+)
+def test_a_rule_says_why_a_config_is_left_out(config: Sm100Config, text: str, rule: str) -> None:
+    broken = [one.name for one in broken_rules(config, GemmOperands.parse(text), B200)]
+    assert rule in broken
+    assert not list(broken_rules(PAIR, LINEAR_BF16, B200))
+
+
+def test_a_pair_keeps_half_of_b_each() -> None:
+    """Of 227 KB: 6 stages of (128 x 64 + 128 x 64) x 2 bytes, two pieces of 8 KB, barriers."""
+    (smem,) = space(LINEAR_BF16, B200).all().select([PAIR]).columns.smem_bytes
+    assert smem == 6 * 32768 + 2 * 8192 + 1024
+    alone = Sm100Config(128, 256, 64, stages=4)
+    (smem,) = space(LINEAR_BF16, B200).all().select([alone]).columns.smem_bytes
+    assert smem == 4 * 49152 + 2 * 8192 + 1024
+
+
+def test_blackwell_has_candidates_of_its_own_and_they_have_features() -> None:
+    for problem in (GemmProblem(4096, 4096, 4096), GemmProblem(1, 6144, 4096, batch=2)):
+        found = candidates(problem, B200)
+        assert len(found) > 50 and {config.family for config in found} == {FAMILY.name}
+        assert np.isfinite(featurize(problem, found, B200)).all()
+    assert not len(candidates(GemmProblem(64, 512, 512), B200, invariant=True))
+    with pytest.raises(TilecastError, match="no kernel multiplies int8:rcr>int32 on B200"):
+        space(GemmOperands.parse("int8:rcr>int32"), B200)
+
+
+def test_rates_that_shapes_reach_are_those_of_the_instructions() -> None:
+    """64 rows take as long as 128 unless they are half of a pair; narrow tiles wait for rows."""
+    configs = (
+        PAIR,
+        Sm100Config(64, 256, 64),
+        Sm100Config(64, 256, 64, 2),
+        Sm100Config(128, 64, 64),
+    )
+    columns = space(LINEAR_BF16, B200).all().select([PAIR]).columns
+    many = replace(columns, **vars(FAMILY.geometry(configs)))
+    np.testing.assert_allclose(FAMILY.mma_efficiency(many, LINEAR_BF16), [1, 0.5, 1, 2 / 3])
+
+
+def test_both_of_blackwells_data_centre_parts_run_the_same_code() -> None:
+    assert same_code("sm_100a", "sm_103a") and not same_code("sm_90a", "sm_100a")
+    b300 = replace(B200, name="B300", arch="sm_103a")
+    assert space(LINEAR_BF16, b300).configs == space(LINEAR_BF16, B200).configs
+
+
+def test_no_family_is_for_the_gpu_that_compilers_take_for_the_hosts() -> None:
+    """It would load what it compiles into it; and families agree, as one process serves all."""
+    for family in FAMILIES.values():
+        host = family.environment["CUTE_DSL_ARCH"]
+        assert not any(host in (other.arch, *other.runs_on) for other in FAMILIES.values())
+    assert len({tuple(family.environment.items()) for family in FAMILIES.values()}) == 1
