@@ -70,6 +70,8 @@ HANG_SECONDS = 5.0
 """A replay that takes longer counts as a hang."""
 SIGN_SECONDS = 5.0
 """How often a sign of life is sent: a round of large kernels exceeds the allowed silence."""
+HEALTH_SECONDS = 0.5
+"""How often a card is asked while it is timed whether it throttles."""
 
 
 @dataclass(eq=False)
@@ -121,7 +123,7 @@ class GpuSession:
         """When the card was last busy for a while, by the clock of `time.perf_counter`."""
         self.chained: set[KernelSpec] = set()
         """Kernels that were right on padded operands and in chains."""
-        self._signed = -math.inf
+        self._signed = self._asked = -math.inf
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(inputs_and_reference)
         self._l2_bytes = properties.L2_cache_size
@@ -167,10 +169,18 @@ class GpuSession:
         return GpuBench(self, problem, self._l2_bytes, careful)
 
     def alive(self) -> None:
-        """Send a sign of life when one is due, without waiting for the GPU."""
-        if time.perf_counter() > self._signed + SIGN_SECONDS:
-            self._signed = time.perf_counter()
+        """Send a sign of life when one is due, without waiting for the GPU.
+
+        Raises:
+            CardFailure: the card throttles, if it is time to ask.
+        """
+        now = time.perf_counter()
+        if now > self._signed + SIGN_SECONDS:
+            self._signed = now
             self.announce(None)
+        if now > self._asked + HEALTH_SECONDS:
+            self._asked = now
+            self.check_card()
 
     def clean_l2(self) -> None:
         """Read twice the L2, so that it holds no operand and nothing to be written back."""

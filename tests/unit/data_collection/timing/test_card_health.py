@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
-from tilecast.data_collection.timing.card_health import throttles, watch
+from tilecast.data_collection.timing.card_health import others_on, throttles, watch
 from tilecast.data_collection.timing.protocol import CardFailure
 
 
@@ -33,3 +36,18 @@ def test_a_card_that_does_not_say_if_it_throttles_is_to_blame(
         CardFailure, match="^the GPU does not say if it throttles: Lost: GPU is lost$"
     ):
         watch("GPU-1")()
+
+
+def test_other_processes_on_a_card_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import nvml  # pyright: ignore[reportAttributeAccessIssue]
+
+    there: dict[str, list[int]] = {"GPU-1": [os.getpid(), 7, 9], "GPU-2": [os.getpid()]}
+    monkeypatch.setattr(nvml, "init_v2", lambda: None)
+    monkeypatch.setattr(nvml, "device_get_handle_by_uuid", lambda uuid: uuid)
+    monkeypatch.setattr(
+        nvml,
+        "device_get_compute_running_processes_v3",
+        lambda card: [SimpleNamespace(pid=pid) for pid in there[card]],
+    )
+    assert others_on("1") == [7, 9]
+    assert others_on("GPU-2") == []
