@@ -2,10 +2,10 @@
 
 ``python benchmarks/kernels/grouped_speed.py`` on one GPU. On layers of `mixtures.grouped`, which
 are in no order, so that a run that is cut short stands for all: a fixed sample of configs, the
-first of the model of dense products, which is asked for a batch of as many rows, and
-``torch._grouped_mm``. Timed as `tilecast collect` times kernels: CUDA graphs over several operand
-sets, from a clean L2, rounds interleaved. All are screened and the best raced with rows that are
-spread at random (`group_ends`), and the best few again with rows that are spread evenly.
+first of the shipped model, which knows dense products alone, and ``torch._grouped_mm``. Timed as
+`tilecast collect` times kernels: CUDA graphs over several operand sets, from a clean L2, rounds
+interleaved. All are screened and the best raced with rows that are spread at random (`group_ends`),
+and the best few again with rows that are spread evenly.
 """
 
 # This operator of torch is not exported, and is what Inductor calls.
@@ -16,7 +16,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -51,17 +50,11 @@ MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
 COUNT = 96
 
 
-def batch_of(problem: GemmProblem) -> GemmProblem:
-    """The batch of dense products that a grouped one is taken for."""
-    plain = replace(problem.operands, groups="")
-    return GemmProblem(problem.rows, problem.n, problem.k, problem.products, plain)
-
-
 @cache
 def ranked(problem: GemmProblem, gpu: Hardware) -> tuple[KernelConfig, ...]:
-    """The first configs of the model of dense products."""
+    """The first configs of the shipped model, which knows dense products alone."""
     heuristic = LearnedHeuristic(model_for(gpu, None))
-    return tuple(heuristic.rank(batch_of(problem), candidates(problem, gpu), limit=RANKED))
+    return tuple(heuristic.rank(problem, candidates(problem, gpu), limit=RANKED))
 
 
 @cache
