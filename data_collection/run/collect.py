@@ -152,7 +152,7 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
 
     cards, provenance = present(options.devices, options.gpu)
     with claimed(cards):
-        shared = _shared(options.devices)
+        shared = shared_by_others(options.devices)
         for trouble in shared:
             options.tell(f"GPU {trouble['card']} is shared: {trouble['reason']}")
         provenance |= {"troubles": shared} if shared else {}
@@ -165,7 +165,7 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
         )
 
 
-def _shared(devices: Iterable[int]) -> list[dict[str, str]]:
+def shared_by_others(devices: Iterable[int]) -> list[dict[str, str]]:
     """The devices that other processes have a context on, whose kernels would change the times."""
     import torch
 

@@ -56,6 +56,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset)
     monkeypatch.setattr(environment, "describe", described)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
     monkeypatch.setattr(collecting, "card_session", partial(fake_session.card_session, log))
+    monkeypatch.setattr(collecting, "shared_by_others", lambda devices: [])
     monkeypatch.setattr(collecting, "compile_all", compiled)
     known = tmp_path / "known.parquet"
     write_dataset(few_dataset, known)
