@@ -34,6 +34,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "operands": learner_tables.operands,
     "new operand": learner_tables.new_operand,
     "new gpu": learner_tables.new_gpu,
+    "unmeasured gpu": learner_tables.unmeasured_gpu,
     "adaptive k": learner_tables.adaptive_k,
     "learning on a gpu": learner_tables.learning,
     "common kernels": learner_tables.common_kernels,
