@@ -41,6 +41,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "compile time": hook_tables.compile_time,
     "kernel speed": hook_tables.kernel_speed,
     "llama kinds": hook_tables.llama_kinds,
+    "grouped": hook_tables.grouped,
     "real models": hook_tables.real_models,
     "real models 2.15": hook_tables.real_models_newer,
     "real models H100": hook_tables.real_models_h100,
