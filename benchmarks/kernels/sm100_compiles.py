@@ -1,9 +1,11 @@
 """Does the compiler take what the rules of `quack_sm100` leave, for Blackwell, without a GPU?
 
-``python benchmarks/kernels/sm100_compiles.py``. Of each kind of operands it compiles configs that
-lie evenly in the space, so that all values of all knobs are among them. Nothing is run.
+``python benchmarks/kernels/sm100_compiles.py``. Every tile, with every depth and cluster that the
+rules leave it, is compiled for one of the kinds of operands in turn, with a raster and an exchange
+of A and B that are drawn; and one more config of each kind. Nothing is run.
 """
 
+import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,6 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 from runner import Measure, Row, Sweep
 
 GPU = hardware("B200")
-EACH = 30  # configs of one kind of operands
 KINDS = (
     *("bf16:rcr", "bf16:rrr", "bf16:ccr", "bf16:rcc", "bf16:rcr>fp32", "fp16:rcr"),
     *("bf16:rcr:bias+gelu", "e4m3:rcr>bf16:tensor-scales", "e5m2:rcr>bf16:row-scales+bias"),
@@ -35,10 +36,17 @@ WORKERS = 2
 
 
 def drawn(operands: GemmOperands) -> list[KernelSpec]:
-    """Configs that lie evenly in the space; every third for a batch."""
-    configs = space(operands, GPU).configs
-    places = np.linspace(0, len(configs) - 1, EACH).astype(int).tolist()
-    return [KernelSpec(configs[p], operands, batched=i % 3 == 2) for i, p in enumerate(places)]
+    """The configs of the classes whose turn it is, and one more; every third for a batch."""
+    source, classes = random.Random(operands.text), {}
+    table = space(operands, GPU)
+    c = table.columns
+    keys = zip(c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, strict=True)
+    for key, config in zip(keys, table.configs, strict=True):
+        classes.setdefault(key, []).append(config)
+    turn = KINDS.index(operands.text)
+    configs = [source.choice(found) for found in list(classes.values())[turn :: len(KINDS)]]
+    configs.append(source.choice([one for one in table.configs if one not in configs]))
+    return [KernelSpec(one, operands, batched=i % 3 == 2) for i, one in enumerate(configs)]
 
 
 @contextmanager
@@ -96,5 +104,5 @@ if __name__ == "__main__":
         measuring,
         figures,
         longest=120,
-        settings={"gpu": GPU.name, "each": EACH, "workers": WORKERS, "refused_by_rules": refused()},
+        settings={"gpu": GPU.name, "workers": WORKERS, "refused_by_rules": refused()},
     ).main(__file__, __doc__)

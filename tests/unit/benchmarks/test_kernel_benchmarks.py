@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, cast
 
 import flex_gemm_static
 import held_out_problems
@@ -13,11 +14,15 @@ import pandas as pd
 import pytest
 import runner
 import screen_against_race
+import sm100_compiles
 import torch
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
 from tilecast.data_collection.problems.suites import suite
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import space
+from tilecast.kernels.spec import KernelSpec
 
 
 def test_comparison_counts_by_problem() -> None:
@@ -128,3 +133,19 @@ def test_a_product_is_screened_twice_and_who_is_near_in_either_is_raced(
     assert row["configs"] == sorted(config.name for config in entrants[:3])
     assert row["finalists"]["before"] == [config.name for config in entrants[:2]]
     assert row["microseconds"]["race"] == [100.0, 110.0, 120.0]
+
+
+def test_every_tile_depth_and_cluster_of_blackwell_is_compiled() -> None:
+    """And rules take away what the axes span and the space has not."""
+    kinds = [GemmOperands.parse(text) for text in sm100_compiles.KINDS]
+    specs = [spec for operands in kinds for spec in sm100_compiles.drawn(operands)]
+    assert len(specs) == len(set(specs)) == 300
+
+    def classes(specs: list[KernelSpec]) -> set[tuple[int, ...]]:
+        configs = [(cast("Any", spec.config), spec.operands.a.dtype.bits) for spec in specs]
+        return {(c.tile_m, c.tile_n, c.tile_k * b, c.cluster_m, c.cluster_n) for c, b in configs}
+
+    whole = space(kinds[0], sm100_compiles.GPU).configs
+    assert classes(specs) == classes([KernelSpec(config, kinds[0]) for config in whole])
+    points, *taken = sm100_compiles.refused().values()
+    assert points - sum(taken) == len(whole)
