@@ -22,6 +22,7 @@ from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply.frequent_configs import FIRST, by_frequency, common_problems
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic, model_for
+from tilecast.models.runtime.nearest_gpu import known_gpus
 from tilecast.reporting.table import Table
 
 _COLUMNS = {"config": "", "registers": "d", "spill_bytes": "d", "seconds": ".2f", "error": ""}
@@ -80,7 +81,7 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
         )
         return [KernelSpec(one, operands) for one in by_frequency(shortlists)[: options.common]]
     ranked = {one.problem for one in typed}
-    if options.top is not None:
+    if options.top is not None and (options.model or known_gpus(gpu)):
         heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
         problems = dict.fromkeys(one.problem for one in typed)
         ranked = set(resolve.ranked(heuristic, problems, alone=options.top == 1))

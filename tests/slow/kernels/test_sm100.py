@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tilecast.heuristics.operands import GemmOperands
@@ -60,3 +61,13 @@ def test_kernels_compile_for_blackwell_and_take_what_is_stated(tmp_path: Path) -
         assert columns <= TENSOR_COLUMNS
         facts = read_resources((tmp_path / str(i)).read_bytes())
         assert facts.spill_bytes == 0 and facts.registers <= resources.REGISTERS, name
+
+
+def test_the_command_line_compiles_what_max_autotune_would_offer(
+    answer: Callable[..., dict], tmp_path: Path
+) -> None:
+    asked = ("compile", "16x512x4096", "--gpu", "B200", "-k", "2", "--cache", str(tmp_path))
+    document = answer(*asked)
+    assert (document["compiled"], document["failed"], document["spilling"]) == (2, 0, 0)
+    assert all("sm100_" in kernel["config"] for kernel in document["kernels"])
+    assert answer(*asked)["found"] == 2
