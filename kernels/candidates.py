@@ -21,7 +21,7 @@ from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.rules import Rule
+from tilecast.kernels.rules import Rule, architecture
 
 SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
@@ -35,10 +35,13 @@ def broken_rules(
 ) -> Iterator[Rule[Any]]:
     """Every rule that a config breaks, in order; those about a problem if one is given.
 
-    Where a value is on no axis of the space nothing else is asked: the other rules are written for
-    values that are.
+    Where the GPU is of another architecture, or a value on no axis of the space, nothing else is
+    asked: the other rules are written for values that are.
     """
     family = family_of(config)
+    if hardware.arch not in family.runs_on:
+        yield architecture
+        return
     geometry = family.geometry([config])
     for rule in family.config_rules:
         if rule.broken(geometry, operands, hardware).all():

@@ -81,6 +81,12 @@ def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> 
     return cut_m | cut_n
 
 
+@rule(HARDWARE, "its instructions are those of another architecture than this GPU's")
+def architecture(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    """What no kernel of a family for other GPUs gets by; asked by its family alone."""
+    return True
+
+
 def extents(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel's own m and n run over: the problem's n and m under swap_ab."""
     exchange = (problem.n - problem.rows) * c.swap_ab

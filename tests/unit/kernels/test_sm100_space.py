@@ -57,6 +57,13 @@ def test_a_rule_says_why_a_config_is_left_out(config: Sm100Config, text: str, ru
     assert not list(broken_rules(PAIR, LINEAR_BF16, B200))
 
 
+def test_a_kernel_of_another_architecture_is_no_candidate() -> None:
+    """And no other rule is asked."""
+    hopper = space(LINEAR_BF16, hardware("H200")).configs[0]
+    for config, gpu in ((PAIR, hardware("H200")), (hopper, B200)):
+        assert [one.name for one in broken_rules(config, LINEAR_BF16, gpu)] == ["architecture"]
+
+
 def test_a_pair_keeps_half_of_b_each() -> None:
     """Of 227 KB: 6 stages of (128 x 64 + 128 x 64) x 2 bytes, two pieces of 8 KB, barriers."""
     (smem,) = space(LINEAR_BF16, B200).all().select([PAIR]).columns.smem_bytes
