@@ -80,6 +80,9 @@ _HOPPER_L2 = 5.5e12
 """An estimate of its order of magnitude; no measurement of it is recorded. What was fitted to
 measurements is a factor on it: kernels get 1.4 times as much (models/EXPERIMENTS.md, "the analytic
 time")."""
+_BLACKWELL_L2 = 2 * _HOPPER_L2
+"""A guess, of 132 SMs: with less, 256 x 256 over two CTAs, which QuACK takes by default, would wait
+for it."""
 
 
 def _from_data_sheet(
@@ -90,8 +93,9 @@ def _from_data_sheet(
     dram_terabytes: float,
     bf16_teraflops: float,
     arch: str = "sm_90a",
+    l2: float = _HOPPER_L2,
 ) -> Hardware:
-    """A GPU of which nothing was measured here; its L2 and its clusters scale with its SMs."""
+    """A GPU of which nothing was measured here; clusters scale with its SMs, ``l2`` of 132 too."""
     return Hardware(
         name,
         device_names,
@@ -99,7 +103,7 @@ def _from_data_sheet(
         sm_count,
         l2_mib * 2**20,
         dram_terabytes * 1e12,
-        _HOPPER_L2 * sm_count / 132,
+        l2 * sm_count / 132,
         bf16_teraflops * 1e12,
         tuple(count * sm_count // 132 for count in _HOPPER_CLUSTERS),
     )
@@ -125,7 +129,7 @@ GPUS = (
     _from_data_sheet("H20", ("NVIDIA H20",), 78, 60, 4.0, 148.0),
     _from_data_sheet("GH200-480GB", ("NVIDIA GH200 480GB",), 132, 60, 4.0, 989.4),
     _from_data_sheet("GH200-144G-HBM3e", ("NVIDIA GH200 144G HBM3e",), 132, 60, 4.9, 989.4),
-    _from_data_sheet("B200", ("NVIDIA B200",), 148, 126, 8.0, 2250.0, "sm_100a"),
+    _from_data_sheet("B200", ("NVIDIA B200",), 148, 126, 8.0, 2250.0, "sm_100a", _BLACKWELL_L2),
 )
 """All that are described. Bandwidths and dense rates are those of NVIDIA's data sheets of these
 products; that of the H20 is not public, and its figures are those of its announcement. SMs and L2

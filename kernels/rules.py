@@ -83,7 +83,7 @@ def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> 
 
 @rule(HARDWARE, "its instructions are those of another architecture than this GPU's")
 def architecture(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    """What no kernel of a family for other GPUs gets by; asked by its family alone."""
+    """Breaks every kernel, on a GPU that its family does not run on."""
     return True
 
 

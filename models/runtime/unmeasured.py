@@ -1,7 +1,7 @@
 """What is offered on a GPU of which nobody has measured anything, nor of one that runs its code.
 
 The analytic time alone puts configs in order. On an H200 and an H100, taken as unmeasured, the best
-of its first five loses 2 to 3% (benchmarks/results/unmeasured_gpu.json), so all are benchmarked and
+of its first five loses about 2% (benchmarks/results/unmeasured_gpu.json), so all are benchmarked and
 none is ever taken without.
 """
 
@@ -34,7 +34,7 @@ class AnalyticOrder:
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
         """Order candidates; see `tilecast.heuristics.heuristic.Heuristic`."""
-        return candidates.take(leading(problem, candidates, self.hardware, 0)[0][:limit])
+        return candidates.take(self._order(problem, candidates)[0][:limit])
 
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -45,11 +45,21 @@ class AnalyticOrder:
             TilecastError: there is none.
         """
         check_candidates(problem, candidates, self.hardware)
-        count = len(candidates) if limit is None else limit
-        order, features = leading(problem, candidates, self.hardware, count)
-        times = np.exp(log_analytic(features)).tolist()
-        ranked = zip(candidates.take(order[:count]), times, strict=True)
-        return [Prediction(config, time, time / times[0]) for config, time in ranked]
+        order, times = self._order(problem, candidates)
+        ranked = zip(candidates.take(order[:limit]), times[:limit].tolist(), strict=True)
+        return [Prediction(config, time, max(time / times.min(), 1.0)) for config, time in ranked]
+
+    def _order(self, problem: GemmProblem, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
+        """Where candidates stand, best first, and the times of these in microseconds.
+
+        Of those with one time, which differ in the order of tiles, say, all but the first come
+        last: a short list of kernels that are told apart finds more.
+        """
+        order, features = leading(problem, candidates, self.hardware, len(candidates))
+        times = np.exp(log_analytic(features))
+        again = np.append(False, np.diff(times) == 0)[: len(times)]
+        last = np.argsort(again, kind="stable")
+        return order[last], times[last]
 
 
 def terms(gpu: Hardware) -> str:
