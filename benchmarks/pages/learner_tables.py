@@ -164,6 +164,18 @@ def new_gpu(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def unmeasured_gpu(figures: Figures) -> str:
+    """Regret on GPUs that are taken as unmeasured, by what ranks."""
+    regret = figures["unmeasured_gpu"]["regret"]
+    stock = figures["selection_regret"]["regret"]["robust"]["all"]["nvMatmulHeuristics"]
+    names = {"analytic time": "analytic time", "borrowed": "the other GPU's measurements"}
+    rows = [
+        [shown, *(mean_by_k(regret[gpu][name]) for gpu in regret)] for name, shown in names.items()
+    ]
+    rows.append(["nvMatmulHeuristics", by_k(stock), ""])
+    return markdown([f"{AT}, robust", *regret], rows)
+
+
 def adaptive_k(figures: Figures) -> str:
     """What choosing k gains: geometric mean and p95, by candidates per problem."""
     found, rows = figures["adaptive_k"], []
