@@ -121,8 +121,8 @@ def measure(wanted: CollectOptions, step: str = "") -> None:
     """Collect and show how far it is, as a step of that name; say first how long it may take."""
     known = measured_so_far(wanted.store)[0]
     missing = len(set(wanted.problems) - known)
-    how, each = ("guided", _GUIDED) if wanted.choose else ("exhaustive", _EXHAUSTIVE)
-    minutes = math.ceil(missing * each / 60)
+    guided = wanted.choose is not None
+    how, minutes = "guided" if guided else "exhaustive", expected_seconds(missing, guided) / 60
     begun = False
     with show_progress(step) as show:
 
@@ -132,11 +132,16 @@ def measure(wanted: CollectOptions, step: str = "") -> None:
                 begun = True
                 print_note(
                     f"{missing} of {len(wanted.problems)} problems are to be measured ({how}): "
-                    f"some {minutes} minutes of one GPU; the same command resumes"
+                    f"some {math.ceil(minutes)} minutes of one GPU; the same command resumes"
                 )
             show(progress)
 
         collect(wanted, report)
+
+
+def expected_seconds(problems: int, guided: bool) -> float:
+    """Seconds of one GPU for some problems, with kernels that are compiled."""
+    return problems * (_GUIDED if guided else _EXHAUSTIVE)
 
 
 def problem_counts(store: MeasurementStore, problems: Collection[GemmProblem]) -> dict[str, int]:

@@ -181,6 +181,20 @@ def shared_by_others(devices: Iterable[int]) -> list[dict[str, str]]:
     return found
 
 
+def odd(devices: Iterable[int]) -> list[dict[str, str]]:
+    """What would make the times of devices others than those of the same model elsewhere."""
+    import torch
+
+    from tilecast.data_collection.gpu.environment import card_of
+    from tilecast.data_collection.timing.card_health import oddities
+
+    return [
+        {"card": card_of(device), "reason": reason}
+        for device in devices
+        for reason in oddities(str(torch.cuda.get_device_properties(device).uuid))
+    ]
+
+
 def card_session(
     objects: ObjectCache, card: str, announce: Callable[[KernelSpec | None], None]
 ) -> Session:
