@@ -312,6 +312,10 @@ class GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""
         return replace(self, epilogue=(*self.epilogue, *steps))
 
+    def grouped(self, groups: str = "row-groups") -> GemmOperands:
+        """The same of rows that come in groups."""
+        return replace(self, groups=groups)
+
     def scaled(self, scales: str, fast: bool) -> GemmOperands:
         """The same with scales, added up as ``use_fast_accum`` of ``torch._scaled_mm`` asks for."""
         return replace(self, scales=scales, acc=self.acc if fast else dtype("fp32"))

@@ -24,6 +24,7 @@ from tilecast.inductor_hook.patch.torch_versions import (
     CONFIG,
     DECOMPOSITIONS,
     FLEX_GEMM,
+    GROUPED,
     HANDLERS,
     NEWEST,
     NVGEMM,
@@ -320,6 +321,31 @@ def _keep_rows() -> None:
         patching.restore(home, PADDING.name)
 
 
+def _offer_grouped() -> None:
+    home = sys.modules[GROUPED.module]
+    if active():
+        patching.replace(home, GROUPED.name, partial(_beside, patching.stock(home, GROUPED.name)))
+    else:
+        patching.restore(home, GROUPED.name)
+
+
+def _beside(
+    stock: Callable[..., T],
+    op: str,
+    choices: list[Any],
+    nodes: list[Any],
+    layout: Any,
+    *rest: Any,
+    **options: Any,
+) -> T:
+    """What Inductor makes of its choices for a grouped product with tilecast's beside them."""
+    # Only here: Inductor is half imported when this is put in its place.
+    from tilecast.inductor_hook.offer.grouped import with_tilecast
+
+    every = with_tilecast(op, choices, nodes, layout)
+    return stock(op, every, nodes, layout, *rest, **options)
+
+
 def _keep_products() -> None:
     """Have products of one row or column on a GPU stay products, or no longer.
 
@@ -361,6 +387,7 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     FLEX_GEMM.module: partial(_rank, "flex_gemm", FLEX_GEMM),
     PATTERNS.module: _pass_over_graphs,
     PADDING.module: _keep_rows,
+    GROUPED.module: _offer_grouped,
     DECOMPOSITIONS.module: _keep_products,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

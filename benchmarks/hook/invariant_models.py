@@ -2,12 +2,13 @@
 
 ``python benchmarks/hook/invariant_models.py`` on one GPU. Models of Hugging Face (`hf_models`) read
 prompts alone, by seven, by 64 and by 64 in another order, as PyTorch runs them and with tilecast's
-mode for rows that are the same in every batch; eager, and compiled without max-autotune. Rows of
-logits that differ in any bit from those in the batch of 64 are counted.
+mode for rows that are the same in every batch: eager, compiled without max-autotune, and generating
+eight tokens one after the other in eager mode. Rows of logits that differ in any bit from those in
+the batch of 64 are counted.
 
 Products are one part of a model. Norms are those of ``F.rms_norm``, whose kernel has a block a row,
 as an operator of which Inductor makes no reduction: those take other blocks for other batches.
-Attention is PyTorch's ``scaled_dot_product_attention``.
+Attention is PyTorch's ``scaled_dot_product_attention``, which splits no keys of so few tokens.
 """
 
 import sys
@@ -28,7 +29,7 @@ from hf_models import MODELS, built
 from runner import Measure, Row, Sweep
 from steps import timed
 
-BATCH, SOME, TOKENS = 64, 7, 64
+BATCH, SOME, TOKENS, NEW = 64, 7, 64, 8
 NAMES = ("Llama 3.1 8B", "Qwen3 8B")
 STOCK, OURS = "stock", "invariant"
 
@@ -39,9 +40,9 @@ def measuring() -> Iterator[Measure]:
     yield measure
 
 
-def measure(item: tuple[str, bool]) -> list[Row]:
+def measure(item: tuple[str, str]) -> list[Row]:
     """Count differing rows and time the batch of 64, without and with the mode."""
-    name, is_compiled = item
+    name, way = item
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = built(MODELS[name])
@@ -50,7 +51,7 @@ def measure(item: tuple[str, bool]) -> list[Row]:
     found: Row = {}
     for mode in (STOCK, OURS):
         with running(mode):
-            read = partial(logits, compiled(model) if is_compiled else model)
+            read = partial(*READERS[way](model))
             bits = differing(read, prompts)  # and whatever compiles, does
             times = {}
             for size in (1, BATCH):
@@ -73,8 +74,12 @@ def running(mode: str) -> Iterator[None]:
 
 
 def compiled(model: Any) -> Callable[..., Any]:
-    """A model under `torch.compile`, for fixed shapes."""
-    return torch.compile(model, dynamic=False)
+    """A model under `torch.compile`, for fixed shapes.
+
+    Rounded wherever eager code rounds: Inductor leaves roundings out of what it fuses, and fuses
+    other operators in a batch of one.
+    """
+    return torch.compile(model, dynamic=False, options={"emulate_precision_casts": True})
 
 
 def one_kernel_norms(model: Any) -> None:
@@ -103,6 +108,23 @@ def _(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
 def logits(call: Callable[..., Any], prompts: torch.Tensor) -> torch.Tensor:
     """Those behind each prompt."""
     return call(input_ids=prompts, logits_to_keep=1)[0][:, -1]
+
+
+@torch.no_grad()
+def generated(model: Any, prompts: torch.Tensor) -> torch.Tensor:
+    """The logits of all tokens that are generated behind each prompt, one after the other."""
+    options = {"output_logits": True, "return_dict_in_generate": True, "pad_token_id": 0}
+    found = model.generate(
+        prompts, do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW, **options
+    )
+    return torch.cat(found.logits, -1)
+
+
+READERS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "eager": lambda model: (logits, model),
+    "compiled": lambda model: (logits, compiled(model)),
+    "generating": lambda model: (generated, model),
+}
 
 
 def differing(read: Callable[[torch.Tensor], torch.Tensor], prompts: torch.Tensor) -> Row:
@@ -144,12 +166,8 @@ def figures(rows: Sequence[Row]) -> Row:
     }
 
 
-CASES = {
-    f"{name} {'compiled' if is_compiled else 'eager'}": (name, is_compiled)
-    for name in NAMES
-    for is_compiled in (False, True)
-}
-SETTINGS = {"batch": BATCH, "some": SOME, "tokens": TOKENS}
+CASES = {f"{name} {way}": (name, way) for name in NAMES for way in READERS}
+SETTINGS = {"batch": BATCH, "some": SOME, "tokens": TOKENS, "generated": NEW}
 SWEEP = Sweep("case", CASES, measuring, figures, 30.0, SETTINGS)
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 ``python benchmarks/kernels/grouped_speed.py`` on one GPU. On layers of `mixtures.grouped`, which
 are in no order, so that a run that is cut short stands for all: a fixed sample of configs, the
-first of the model of dense products, which is asked for a batch of as many rows, and
-``torch._grouped_mm``. Timed as `tilecast collect` times kernels: CUDA graphs over several operand
-sets, from a clean L2, rounds interleaved. All are screened and the best raced with rows that are
-spread at random (`group_ends`), and the best few again with rows that are spread evenly.
+first of the shipped model, which knows dense products alone, and ``torch._grouped_mm``. Timed as
+`tilecast collect` times kernels: CUDA graphs over several operand sets, from a clean L2, rounds
+interleaved. All are screened and the best raced with rows that are spread at random (`group_ends`),
+and the best few again with rows that are spread evenly.
 """
 
 # This operator of torch is not exported, and is what Inductor calls.
@@ -16,7 +16,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -31,16 +30,18 @@ from tilecast.data_collection.timing.protocol import Entrant, regimes, without_d
 from tilecast.data_collection.timing.tensors import launch_tensors
 from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, config_table
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from races import Call, Races
-from runner import Measure, Row, Sweep, ratios
+from runner import SHOWN_K, Measure, Row, Sweep, ratios
 
 LIBRARY = "torch._grouped_mm"
 FREQUENT, DRAWN = 28, 12  # configs of the fixed sample
@@ -49,19 +50,24 @@ SCREEN_ROUNDS, FINALISTS, EVEN = 2, 8, 4
 ROUNDS = {"burst": 8, "sustained": 12}
 MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
 COUNT = 96
+ROWS = {
+    "all": (0, 2**31),
+    "up to 128 rows": (0, 128),
+    "129 to 2,048": (129, 2048),
+    "more": (2049, 2**31),
+}  # of all experts together
 
 
-def batch_of(problem: GemmProblem) -> GemmProblem:
-    """The batch of dense products that a grouped one is taken for."""
-    plain = replace(problem.operands, groups="")
-    return GemmProblem(problem.rows, problem.n, problem.k, problem.products, plain)
+@cache
+def heuristic(gpu: Hardware) -> LearnedHeuristic:
+    """The shipped model."""
+    return LearnedHeuristic(model_for(gpu, None))
 
 
 @cache
 def ranked(problem: GemmProblem, gpu: Hardware) -> tuple[KernelConfig, ...]:
-    """The first configs of the model of dense products."""
-    heuristic = LearnedHeuristic(model_for(gpu, None))
-    return tuple(heuristic.rank(batch_of(problem), candidates(problem, gpu), limit=RANKED))
+    """The first configs of the shipped model, which knows dense products alone."""
+    return tuple(heuristic(gpu).rank(problem, candidates(problem, gpu), limit=RANKED))
 
 
 @cache
@@ -126,6 +132,7 @@ class GroupedRaces(Races):
         return [
             {
                 "device": self.card,
+                "gpu": self.gpu.name,
                 "operands": problem.operands.text,
                 "ranked": [config.name for config in ranked(problem, self.gpu)],
                 "error": error,
@@ -168,30 +175,33 @@ def measuring() -> Iterator[Measure]:
     yield races.measure
 
 
-def regret(times: dict[str, float], names: Sequence[str]) -> float:
-    """How much longer the best of some configs takes than the best of all that were raced."""
-    own = {name: time for name, time in times.items() if name != LIBRARY}
-    return min(own.get(name, np.inf) for name in names) / min(own.values()) - 1
+def lost(row: Row) -> list[float]:
+    """What the first `SHOWN_K` of the model's order lose to the best, of all that were screened."""
+    times = {name: time for name, time in row["screened"].items() if name != LIBRARY}
+    text, _ = row["problem"].split()
+    problem = GemmProblem.parse(text, GemmOperands.parse(row["operands"]))
+    gpu = hardware(row.get("gpu", "H200"))
+    known = [config for name in times if (config := parse_config(name)) in candidates(problem, gpu)]
+    table = config_table(known, problem.operands).all()
+    order = [config.name for config in heuristic(gpu).rank(problem, table)]
+    return [min(times[name] for name in order[:k]) / min(times.values()) - 1 for k in SHOWN_K]
 
 
 def figures(rows: Sequence[Row]) -> Row:
     """Times of PyTorch over the best, and what choices of configs lose."""
     found: Row = {}
-    for few, most in ((0, 2**31), (0, 128), (129, 2048), (2049, 2**31)):
-        name = "all" if (few, most) == (0, 2**31) else f"{few} to {most} rows"
-        part = [row for row in rows if few <= rows_of(row) <= most]
+    for name, (least, most) in ROWS.items():
+        part = [row for row in rows if least <= rows_of(row) <= most]
+        if not part:
+            continue
+        here = found[name] = {}
         for regime in ROUNDS:
-            raced = [row for row in part if regime in row["microseconds"]]
+            raced = [row["microseconds"] for row in part if regime in row["microseconds"]]
             if raced:
-                here = found.setdefault(name, {}).setdefault(regime, {})
-                times = [row["microseconds"][regime] for row in raced]
-                here["torch over the best"] = over_best(times)
-                for k in (1, 3, 5):
-                    firsts = [row["ranked"][:k] for row in raced]
-                    lost = [regret(*pair) for pair in zip(times, firsts, strict=True)]
-                    here[f"regret of the model's first {k}"] = round(float(np.mean(lost)), 4)
-        if part:
-            found[name]["even"] = {"torch over the best": over_best([row["even"] for row in part])}
+                here[regime] = over_best([times[regime] for times in raced])
+        here["burst, even"] = over_best([row["even"] for row in part])
+        regret = np.mean([lost(row) for row in part], axis=0)
+        here["regret"] = {str(k): round(float(r), 4) for k, r in zip(SHOWN_K, regret, strict=True)}
     if rows:
         found["fixed lists"] = fixed_lists(rows)
     return found

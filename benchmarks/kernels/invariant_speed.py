@@ -3,9 +3,10 @@
 ``python benchmarks/kernels/invariant_speed.py`` on one GPU. `torch.mm` at its default, and in a
 process of its own with ``CUBLAS_WORKSPACE_CONFIG=:0:0``, which leaves cuBLAS no workspace to split
 k in; the first three kernels of the model among those that agree bit for bit, and its first choice
-among all. Timed as `tilecast collect` times kernels: CUDA graphs over several operand sets, from a
-clean L2, rounds interleaved, idle gaps. The other process's times are set against those of
-`torch.mm` at its default in this one.
+among all; and, where batch_invariant_ops (github.com/thinking-machines-lab) is installed, its
+kernel of Triton with one fixed tile. Timed as `tilecast collect` times kernels: CUDA graphs over
+several operand sets, from a clean L2, rounds interleaved, idle gaps. The other process's times are
+set against those of `torch.mm` at its default in this one.
 """
 
 import json
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -39,6 +41,7 @@ NAMES = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-8B", "gpt-oss-20b")
 K = 3  # kernels of the mode that are timed
 ROUNDS = 12
 LIBRARY, WORKSPACE, FREE = "torch.mm", "torch.mm without workspace", "first of all"
+TRITON = "batch_invariant_ops"
 OWN = [f"invariant {place}" for place in range(1, K + 1)]
 _VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 MOST_N = 32_768  # wider ones, vocabularies, are the same case as those before and take longest
@@ -78,7 +81,7 @@ class InvariantRaces(Races):
         # One that has two names is timed once.
         once = {spec: name for name, spec in reversed(named.items())}
         calls = {name: kernels[spec] for spec, name in once.items()}
-        times = self.timed(problem, {LIBRARY: _library, **calls})
+        times = self.timed(problem, {LIBRARY: _library, **FIXED, **calls})
         times |= {name: times[once[spec]] for name, spec in named.items()}
         if self.other:
             torch.cuda.empty_cache()
@@ -97,6 +100,18 @@ def chosen(problem: GemmProblem) -> dict[str, KernelSpec]:
     posed = settings.posed(problem)
     own = (KernelSpec.for_problem(one.config, posed) for one in shortlist(settings, posed, gpu))
     return {**dict(zip(OWN, own, strict=False)), FREE: KernelSpec.for_problem(other, problem)}
+
+
+def _fixed() -> dict[str, Call]:
+    """The kernel of the package of that name, if there is one."""
+    try:
+        multiply = import_module(TRITON).matmul_persistent
+    except ImportError:
+        return {}
+    return {TRITON: lambda a, b, out: multiply(a, b)}
+
+
+FIXED = _fixed()
 
 
 def _library(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
@@ -152,6 +167,9 @@ def figures(rows: Sequence[Row]) -> Row:
             "torch.mm over the best of three": ratios(library, best),
             "the first over the first of all": ratios(one, free),
         }
+        fixed = [(time[TRITON], time[OWN[0]]) for time in times if TRITON in time]
+        if fixed:
+            found[name][f"{TRITON} over the first"] = ratios(*zip(*fixed, strict=True))
         if all(WORKSPACE in time for time in times):
             other = [time[WORKSPACE] for time in times]
             found[name]["without workspace over torch.mm"] = ratios(other, library)

@@ -5,7 +5,19 @@ Each function takes the figures of all benchmarks, by the name of their result f
 
 import statistics
 
-from cells import POWERS, Figures, bold, by_numbers, cells, markdown, newest, of_torch, percent
+from cells import (
+    AT,
+    POWERS,
+    Figures,
+    bold,
+    by_numbers,
+    cells,
+    markdown,
+    newest,
+    of_torch,
+    percent,
+)
+from runner import SHOWN_K
 
 RIVAL, FIVE, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
 COMPARED = (
@@ -159,6 +171,20 @@ def int8_weights(figures: Figures) -> str:
         rows.append([case, *times, f"{speed:.2f}x"])
     heading = ["step of two layers", *(f"{name}, ms" for name in lists)]
     return markdown([*heading, "k=5 over bf16 weights, k=5"], rows)
+
+
+def grouped(figures: Figures) -> str:
+    """PyTorch's time over the best kernel's by rows and regime, and regret of the model."""
+    regimes = {"burst": "burst", "sustained": "sustained", "rows spread evenly": "burst, even"}
+    rows = []
+    for name, found in newest(figures["grouped_speed"]).items():
+        if name == "fixed lists":
+            continue
+        speeds = [found.get(regime, {}) for regime in regimes.values()]
+        shown = [f"{s['geomean']:.2f}x, {s['least']:.2f}x" if s else "" for s in speeds]
+        regret = " / ".join(percent(found["regret"][str(k)]) for k in SHOWN_K)
+        rows.append([name, str(found["burst"]["problems"]), *shown, regret])
+    return markdown(["rows of all experts", "layers", *regimes, AT], rows)
 
 
 def llama_kinds(figures: Figures) -> str:

@@ -164,6 +164,18 @@ def new_gpu(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def unmeasured_gpu(figures: Figures) -> str:
+    """Regret on GPUs that are taken as unmeasured, by what ranks."""
+    regret = figures["unmeasured_gpu"]["regret"]
+    stock = figures["selection_regret"]["regret"]["robust"]["all"]["nvMatmulHeuristics"]
+    names = {"analytic time": "analytic time", "borrowed": "the other GPU's measurements"}
+    rows = [
+        [shown, *(mean_by_k(regret[gpu][name]) for gpu in regret)] for name, shown in names.items()
+    ]
+    rows.append(["nvMatmulHeuristics", by_k(stock), ""])
+    return markdown([f"{AT}, robust", *regret], rows)
+
+
 def adaptive_k(figures: Figures) -> str:
     """What choosing k gains: geometric mean and p95, by candidates per problem."""
     found, rows = figures["adaptive_k"], []
@@ -198,3 +210,19 @@ def common_kernels(figures: Figures) -> str:
         for name, one in found.items()
     ]
     return markdown(["first choices / all of the first five / whole fives", *sizes], rows)
+
+
+def screens(figures: Figures) -> str:
+    """How far screens are from races, and how often the race's best was sent there."""
+    heading = ["screens", "deviation, median / most", "range, median / most", "best was raced"]
+    rows = [
+        [name]
+        + [
+            f"{percent(one[of]['median'])} / {percent(one[of]['most'])}"
+            for of in ("deviation", "range")
+        ]
+        + [f"{one['best among finalists']} of {one['problems']}", f"{one['finalists']:.0f}"]
+        + ["{median:.0f} / {most}".format(**one["place of the best"])]
+        for name, one in newest(figures["screen_against_race"]).items()
+    ]
+    return markdown([*heading, "kernels raced", "place of the best, median / most"], rows)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tilecast.cli.commands.collect import (
     check_measured,
     collect_options,
+    expected_seconds,
     guided_by_shipped,
     measure,
     measured_so_far,
@@ -33,9 +36,16 @@ from tilecast.data_collection.gpu.environment import check_there
 from tilecast.data_collection.gpu.gpu_model import visible_gpu_names
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times, spread
-from tilecast.data_collection.run.collect import target_gpu
+from tilecast.data_collection.run.collect import (
+    CollectOptions,
+    odd,
+    shared_by_others,
+    target_gpu,
+)
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.candidates import space
 from tilecast.models.apply.guidance import Guided
@@ -46,13 +56,19 @@ from tilecast.models.learning.training_sets import Measurements, dataset_hardwar
 from tilecast.models.runtime.artifact import Artifact, load, save
 from tilecast.models.runtime.manifest import MANIFEST, learned_from
 from tilecast.models.runtime.objectives import OBJECTIVES
+from tilecast.models.runtime.unmeasured import AnalyticOrder
 from tilecast.reporting.cards import card_differences, card_table, trouble_table
 from tilecast.reporting.noise import noise_table, repeats
 from tilecast.reporting.page import Section, can_draw, write_page
 from tilecast.reporting.sections import model_section, score_section
+from tilecast.reporting.table import Table
 
 REPORT = "report.html"
 """Beside the model and its measurements in their folder."""
+PILOT_SECONDS, PILOT_KERNELS = 60.0, 8
+"""Longest a pilot may take, and the kernels that it measures."""
+PLANNED = {"stage": "", "problems": "d", "candidates": "", "minutes of a GPU": ".1f"}
+"""Columns of what a campaign would do."""
 FIRST_PROBLEMS = 24
 """Problems whose candidates are all measured where no model says which are worth it."""
 
@@ -83,6 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_collection(parser, "all")
     about = "folder of the model, with the measurements and a report beside it"
     parser.add_argument("--out", type=argtypes.path, required=True, help=about)
+    about = "say what it takes and what is odd about the cards, and measure one problem as a trial"
+    parser.add_argument("--dry-run", action="store_true", help=about)
     arguments.add_suites(parser)
     arguments.add_compiling(parser)
 
@@ -99,6 +117,8 @@ def run(options: argparse.Namespace) -> Output:
     known, runs = measured_so_far(options.store)
     if why := too_few([*problems, *known]):
         raise TilecastError(why)
+    if options.dry_run:
+        return _dry_run(_wanted(options, problems, runs), known)
     _measure(options, problems, runs, start)
     with closing(MeasurementStore(options.store)) as store:
         dataset, counts = store.export(), problem_counts(store, problems)
@@ -155,13 +175,12 @@ def _output(
     return Output(document, [*tables, summary, last])
 
 
-def _measure(
+def _wanted(
     options: argparse.Namespace,
     problems: tuple[GemmProblem, ...],
     runs: Sequence[Mapping[str, Any]],
-    start: float,
-) -> None:
-    """Bring the store to where all stages are done, or time is up."""
+) -> CollectOptions:
+    """What a campaign collects, and how it begins to choose; the GPUs are looked at."""
     address = resolve.cluster(options)
     devices = options.devices or tuple(range(len(visible_gpu_names()))) or (0,)
     resolve.object_cache(options, write=True)  # refused before the GPUs are looked at
@@ -170,8 +189,80 @@ def _measure(
     gpu = target_gpu(devices[0], address, runs)
     for operands in {problem.operands for problem in problems}:
         space(operands, gpu)  # raises where no kernel takes them
-    wanted = replace(collect_options(options, gpu, devices), compared=spread(problems))
-    choose = guided_by_shipped(gpu, problems)
+    return replace(
+        collect_options(options, gpu, devices),
+        problems=problems,
+        compared=spread(problems),
+        choose=guided_by_shipped(gpu, problems),
+    )
+
+
+def _dry_run(wanted: CollectOptions, known: set[GemmProblem]) -> Output:
+    """What a campaign would take, what is odd about the cards, and a pilot that keeps nothing."""
+    cards, rows = len(wanted.devices), []
+    for stage in stages(wanted.problems, guided=wanted.choose is not None):
+        missing = set(stage.problems) - known
+        known = known | missing
+        guided = stage.learns or wanted.choose is not None
+        seconds = expected_seconds(len(missing), guided)
+        if stage.name == "cards":  # all cards measure these
+            seconds *= cards
+        rows.append((stage.name, len(missing), "some" if guided else "all", seconds / 60))
+    troubles = [] if wanted.address else [*shared_by_others(wanted.devices), *odd(wanted.devices)]
+    pilot = min(wanted.problems, key=lambda problem: problem.flops)
+    start = time.monotonic()
+    with TemporaryDirectory() as folder:
+        trial = replace(
+            wanted,
+            problems=(pilot,),
+            store=Path(folder, "pilot.db"),
+            compared=(),
+            seconds=PILOT_SECONDS,
+            choose=_first_few(wanted.gpu),
+        )
+        measure(trial, "pilot")
+        with closing(MeasurementStore(trial.store)) as store:
+            counts = problem_counts(store, trial.problems)
+    check_measured(counts)
+    minutes = sum(row[-1] for row in rows)
+    document = {
+        "gpu": wanted.gpu.facts(),
+        "cards": cards,
+        "gpu_minutes": round(minutes, 1),
+        "minutes": round(minutes / cards, 1),
+        "stages": [dict(zip(PLANNED, row, strict=True)) for row in rows],
+        "troubles": troubles,
+        "pilot": {
+            **dict(zip(PROBLEM_FIELDS, pilot.row(), strict=True)),
+            "measurements": counts["measurements"],
+            "failed_kernels": counts["failed_kernels"],
+            "seconds": round(time.monotonic() - start, 1),
+        },
+    }
+    lines = [
+        *(f"GPU {trouble['card']}: {trouble['reason']}" for trouble in troubles),
+        f"{minutes:.0f} minutes of {wanted.gpu.name}, which are {minutes / cards:.0f} on {cards}, "
+        "and some minutes for training; kernels that the cache lacks are compiled meanwhile",
+        f"pilot: {pilot} was measured in {document['pilot']['seconds']:.0f} s with its kernels, of "
+        f"which {counts['failed_kernels']} failed; nothing is kept but kernels",
+    ]
+    return Output(document, [Table("To be measured", PLANNED, rows), *lines])
+
+
+def _first_few(gpu: Hardware) -> Callable[[GemmProblem, Candidates], Candidates]:
+    """What chooses the candidates of the pilot, which takes a minute at most to compile them."""
+    return lambda problem, every: AnalyticOrder(gpu).rank(problem, every, limit=PILOT_KERNELS)
+
+
+def _measure(
+    options: argparse.Namespace,
+    problems: tuple[GemmProblem, ...],
+    runs: Sequence[Mapping[str, Any]],
+    start: float,
+) -> None:
+    """Bring the store to where all stages are done, or time is up."""
+    wanted = _wanted(options, problems, runs)
+    gpu, choose = wanted.gpu, wanted.choose
     plan = stages(problems, guided=choose is not None)
     for place, stage in enumerate(plan, 1):
         left = (options.budget or float("inf")) - (time.monotonic() - start)

@@ -15,7 +15,7 @@ from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output, print_note
 from tilecast.cli.output.progress import show_progress
 from tilecast.data_collection.dataset.dataset import write_dataset
-from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.jobs.store import MeasurementStore, OtherVersions
 from tilecast.data_collection.run.collect import CollectOptions, collect
 from tilecast.data_collection.run.scheduler import Progress
 from tilecast.heuristics.errors import TilecastError
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ranks all of the problems)",
     )
     arguments.add_model(parser)
-    about = "write the data set to this Parquet file"
+    about = "write the data set to this Parquet file, also that of an older store, as it is"
     parser.add_argument("--export", type=argtypes.path, help=about)
     arguments.add_collection(parser)
     arguments.add_gpu(parser, model=True)
@@ -65,12 +65,20 @@ def run(options: argparse.Namespace) -> Output:
         problems, guided = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
     elif not exhaustive:
         guided = guided_by_shipped(gpu, problems, options.power)
-    measure(replace(wanted, problems=problems, choose=guided))
-    with closing(MeasurementStore(options.store)) as store:
+    other_versions = None
+    try:
+        measure(replace(wanted, problems=problems, choose=guided))
+    except OtherVersions as error:
+        if not options.export:
+            raise
+        other_versions = error
+    with closing(MeasurementStore(options.store, any_versions=True)) as store:
         counts = problem_counts(store, problems)
         if options.export:
             write_dataset(store.export(), options.export)
         troubles = trouble_table(store.runs())
+    if other_versions:
+        print_note(f"nothing was measured, and the store was exported as it is: {other_versions}")
     export = str(options.export) if options.export else None
     document = {"store": str(options.store), **counts, "export": export}
     lines = [
@@ -95,6 +103,7 @@ def collect_options(
         workers=resolve.compilers(options, devices),
         address=resolve.cluster(options),
         seconds=options.budget or float("inf"),
+        tell=print_note,
     )
 
 
@@ -112,8 +121,8 @@ def measure(wanted: CollectOptions, step: str = "") -> None:
     """Collect and show how far it is, as a step of that name; say first how long it may take."""
     known = measured_so_far(wanted.store)[0]
     missing = len(set(wanted.problems) - known)
-    how, each = ("guided", _GUIDED) if wanted.choose else ("exhaustive", _EXHAUSTIVE)
-    minutes = math.ceil(missing * each / 60)
+    guided = wanted.choose is not None
+    how, minutes = "guided" if guided else "exhaustive", expected_seconds(missing, guided) / 60
     begun = False
     with show_progress(step) as show:
 
@@ -123,11 +132,16 @@ def measure(wanted: CollectOptions, step: str = "") -> None:
                 begun = True
                 print_note(
                     f"{missing} of {len(wanted.problems)} problems are to be measured ({how}): "
-                    f"some {minutes} minutes of one GPU; the same command resumes"
+                    f"some {math.ceil(minutes)} minutes of one GPU; the same command resumes"
                 )
             show(progress)
 
         collect(wanted, report)
+
+
+def expected_seconds(problems: int, guided: bool) -> float:
+    """Seconds of one GPU for some problems, with kernels that are compiled."""
+    return problems * (_GUIDED if guided else _EXHAUSTIVE)
 
 
 def problem_counts(store: MeasurementStore, problems: Collection[GemmProblem]) -> dict[str, int]:

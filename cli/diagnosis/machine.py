@@ -26,9 +26,10 @@ from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.shipped import shipped_keys
+from tilecast.models.runtime import unmeasured
 from tilecast.models.runtime.artifact import load
 from tilecast.models.runtime.learned import model_for
-from tilecast.models.runtime.nearest_gpu import shipped_for, terms
+from tilecast.models.runtime.nearest_gpu import known_gpus, shipped_for, terms
 
 PACKAGES = {
     "torch": True,
@@ -188,6 +189,9 @@ def check_models(
         yield _check_named_model(folder, here)
     for gpu in dict.fromkeys([default, *here]):
         needed = gpu is default
+        if not known_gpus(gpu):
+            yield Finding("model", f"none for {gpu.name}", False, False, unmeasured.terms(gpu))
+            continue
         try:
             artifact = shipped_for(gpu)
             if artifact.trained_for:

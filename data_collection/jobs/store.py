@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sqlite3
@@ -60,8 +61,18 @@ CREATE TABLE measurements (
 ) WITHOUT ROWID;
 """
 
+_SEAL = "seal of "
+"""Begins the name of a fact that says, in hexadecimal, what the rows of a table add up to: damage
+may leave other values that are allowed. Stores that were begun without have none until they are
+written to."""
+_SEALED = ("runs", "kernels", "measurements")
+
 _FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
 """Folders of an absolute path, which name users, while stores are published."""
+
+
+class OtherVersions(TilecastError):
+    """A store was made with other kernels or another protocol, and is not added to."""
 
 
 class MeasurementStore:
@@ -71,14 +82,15 @@ class MeasurementStore:
     is open: a second collection cannot use it at the same time.
     """
 
-    def __init__(self, path: Path):
-        """Open or create a store.
+    def __init__(self, path: Path, *, any_versions: bool = False):
+        """Open or create a store; one of ``any_versions`` is only to be read.
 
         Raises:
-            TilecastError: the file cannot be written, is no store, is damaged, was made with other
-                versions, or is in use.
+            OtherVersions: it was made with other versions.
+            TilecastError: the file cannot be written, is no store, is damaged, or is in use.
         """
         self._path = path
+        self._any_versions = any_versions
         self._run: int | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +107,9 @@ class MeasurementStore:
             except BaseException:
                 self.close()
                 raise
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        except TilecastError:
+            raise
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise self._unusable(error) from error
 
     def _lock(self) -> None:
@@ -119,19 +133,26 @@ class MeasurementStore:
             for statement in _SCHEMA.split(";"):  # `executescript` would end the transaction
                 self._database.execute(statement)
             self._database.executemany("INSERT INTO facts VALUES (?, ?)", wanted.items())
+            self._reseal("facts", self._sum("facts"))
             return
         if not {"facts", "measurements"} <= tables.keys():
             raise self._unusable("it is another database")
-        found = dict(self._database.execute(_FACTS))
-        if found != wanted:
+        found = {
+            name: value
+            for name, value in self._database.execute(_FACTS)
+            if not str(name).startswith(_SEAL)
+        }
+        self._check_seal("facts")
+        if found != wanted and not self._any_versions:
             names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
             made_with, allowed = (
                 ", ".join(f"{name} {facts.get(name)!r}" for name in names)
                 for facts in (found, wanted)
             )
-            raise TilecastError(
+            raise OtherVersions(
                 f"store {self._path} was made with {made_with}; allowed: {allowed}; start a new "
-                "store, as times of different kernels do not mix"
+                "store, as times of different kernels do not mix; `tilecast collect --export` "
+                "exports this one"
             )
         with closing(sqlite3.connect(":memory:")) as model:
             model.executescript(_SCHEMA)
@@ -149,11 +170,13 @@ class MeasurementStore:
         )
 
     @contextmanager
-    def _access(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, which is on disk afterwards."""
+    def _access(self, changed: str = "") -> Iterator[sqlite3.Connection]:
+        """A transaction, which is on disk afterwards; seals the table that it changes."""
         try:
             with self._database:
                 yield self._database
+                if changed:
+                    self._reseal(changed, self._sum(changed))
         except sqlite3.IntegrityError as error:
             raise TilecastError(
                 f"a measurement cannot be stored ({error}); allowed: each problem, config, regime "
@@ -167,15 +190,35 @@ class MeasurementStore:
         """Let go of the file."""
         self._database.close()
 
+    def _seal(self, table: str) -> int | None:
+        """What the rows of a table have to add up to; None where nothing says so."""
+        query = "SELECT value FROM facts WHERE name = ?"
+        found = self._database.execute(query, (_SEAL + table,)).fetchone()
+        return found and int(found[0], 16)
+
+    def _reseal(self, table: str, total: int) -> None:
+        row = (_SEAL + table, f"{total % 2**64:x}")
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row)
+
+    def _sum(self, table: str) -> int:
+        """What they do add up to, in whichever order."""
+        rows = self._database.execute(f"SELECT * FROM {table}")
+        return sum(_hash(row) for row in rows if not str(row[0]).startswith(_SEAL)) % 2**64
+
+    def _check_seal(self, table: str) -> None:
+        """Raise a ValueError where a row is not what was written."""
+        if self._seal(table) not in (None, self._sum(table)):
+            raise ValueError(f"damaged: rows of {table} are not what was written")
+
     def begin_run(self, provenance: dict[str, object]) -> None:
         """Record the provenance of the measurements from now on."""
-        with self._access() as database:
+        with self._access("runs") as database:
             query = "INSERT INTO runs (provenance) VALUES (?)"
             self._run = database.execute(query, (json.dumps(provenance),)).lastrowid
 
     def end_run(self, facts: dict[str, object]) -> None:
         """Add to the current run's provenance, under ``end``, what is known once it is over."""
-        with self._access() as database:
+        with self._access("runs") as database:
             database.execute(
                 "UPDATE runs SET provenance = json_set(provenance, '$.end', json(?)) WHERE id = ?",
                 (json.dumps(facts), self._run),
@@ -184,7 +227,7 @@ class MeasurementStore:
     def note(self, name: str, fact: object) -> None:
         """Append a fact, as plain data, to a list of the current run's provenance."""
         # The inner call makes the list, if there is none yet.
-        with self._access() as database:
+        with self._access("runs") as database:
             database.execute(
                 "UPDATE runs SET provenance = json_insert(json_insert(provenance, ?, json('[]')), "
                 "?, json(?)) WHERE id = ?",
@@ -199,7 +242,7 @@ class MeasurementStore:
 
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""
-        with self._access() as database:
+        with self._access("kernels") as database:
             database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
                 [
@@ -221,13 +264,16 @@ class MeasurementStore:
         """
         values = [
             (*row.problem.row(), row.config.name if row.config else REFERENCE)
-            + tuple(getattr(row, name) for name in list(_RESULT)[1:-1])
+            + (row.regime, row.stage, _real(row.microseconds), _real(row.spread), row.rounds)
             + (_without_folders(row.failure), card, self._run)
             for row in rows
         ]
         places = ", ".join("?" * len(_COLUMNS))
         with self._access() as database:
+            seal = self._seal("measurements")
+            before = self._sum("measurements") if seal is None else seal
             database.executemany(f"INSERT INTO measurements VALUES ({places})", values)
+            self._reseal("measurements", before + sum(map(_hash, values)))
 
     def measured(self, pass_: str) -> set[GemmProblem]:
         """Problems that have rows of a pass."""
@@ -256,18 +302,27 @@ class MeasurementStore:
             return database.execute("SELECT COUNT(*) FROM measurements").fetchone()[0]
 
     def export(self) -> Dataset:
-        """Everything as a data set, in a stable order, with the provenance of every run."""
+        """Everything as a data set, in a stable order, with the provenance of every run.
+
+        It has the versions that it was made with.
+
+        Raises:
+            TilecastError: a row is not what was written.
+        """
         import pandas as pd
 
         names, runs = ", ".join(COLUMNS), self.runs()
         with self._access() as database:
+            for table in _SEALED:
+                self._check_seal(table)
+            versions = dict(database.execute(_FACTS))
+            made_with = {
+                "space_version": int(versions.get("space", "")),
+                "protocol_version": int(versions.get("protocol", "")),
+            }
             rows = database.execute(f"SELECT {names} FROM measurements ORDER BY {names}").fetchall()
-        facts = {
-            "runs": runs,
-            "space_version": SPACE_VERSION,
-            "protocol_version": PROTOCOL_VERSION,
-        }
-        return Dataset(pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS), facts)
+        frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+        return Dataset(frame, {"runs": runs, **made_with})
 
 
 def store_versions() -> dict[str, str]:
@@ -278,6 +333,16 @@ def store_versions() -> dict[str, str]:
         found[f"{name} sources"] = str(facts["sources"])[:16]
         found |= cast("dict[str, str]", facts["versions"])
     return found
+
+
+def _real(number: float | None) -> float | None:
+    """A number as it is read back."""
+    return None if number is None else float(number)
+
+
+def _hash(row: tuple[object, ...]) -> int:
+    """64 bits that depend on every value of a row."""
+    return int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=8).digest())
 
 
 def _without_folders(reason: str | None) -> str | None:

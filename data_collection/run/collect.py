@@ -52,6 +52,8 @@ class CollectOptions:
     """Problems whose best kernels every card times, to compare cards."""
     seconds: float = float("inf")
     """Time after which no further job starts."""
+    tell: Callable[[str], object] = lambda line: None
+    """Called with what a user should know before hours are spent."""
 
 
 def in_order(options: CollectOptions) -> list[GemmProblem]:
@@ -150,6 +152,10 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
 
     cards, provenance = present(options.devices, options.gpu)
     with claimed(cards):
+        shared = shared_by_others(options.devices)
+        for trouble in shared:
+            options.tell(f"GPU {trouble['card']} is shared: {trouble['reason']}")
+        provenance |= {"troubles": shared} if shared else {}
         yield Site(
             provenance,
             cards,
@@ -157,6 +163,36 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
             LocalEngine(),
             partial(compile_all, cache=options.objects, workers=options.workers),
         )
+
+
+def shared_by_others(devices: Iterable[int]) -> list[dict[str, str]]:
+    """The devices that other processes have a context on, whose kernels would change the times."""
+    import torch
+
+    from tilecast.data_collection.gpu.environment import card_of
+    from tilecast.data_collection.timing.card_health import others_on
+
+    found = []
+    for device in devices:
+        if others := others_on(str(torch.cuda.get_device_properties(device).uuid)):
+            ids = ", ".join(map(str, others[:5]))
+            reason = f"{len(others)} other processes use it as the run begins ({ids})"
+            found.append({"card": card_of(device), "reason": reason})
+    return found
+
+
+def odd(devices: Iterable[int]) -> list[dict[str, str]]:
+    """What would make the times of devices others than those of the same model elsewhere."""
+    import torch
+
+    from tilecast.data_collection.gpu.environment import card_of
+    from tilecast.data_collection.timing.card_health import oddities
+
+    return [
+        {"card": card_of(device), "reason": reason}
+        for device in devices
+        for reason in oddities(str(torch.cuda.get_device_properties(device).uuid))
+    ]
 
 
 def card_session(

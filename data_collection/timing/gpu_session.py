@@ -15,6 +15,7 @@ from functools import cache, partial
 import torch
 
 from tilecast.data_collection.gpu.environment import device_hash
+from tilecast.data_collection.gpu.gpu_model import stated_gpu
 from tilecast.data_collection.timing.card_health import watch
 from tilecast.data_collection.timing.correctness import check_problems, wrong_elements
 from tilecast.data_collection.timing.drift import levelled
@@ -27,6 +28,7 @@ from tilecast.data_collection.timing.tensors import (
 )
 from tilecast.data_collection.timing.torch_reference import library_launch, torch_refusal
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
@@ -59,6 +61,10 @@ LOOK_GRAPHS = 3
 MIN_SETS = 8
 """Least operand sets of a finalist, where memory and rounds allow it: the place of a set in memory
 can move a kernel's time by 1%."""
+ATTAINED_FLOPS, ATTAINED_BANDWIDTH = 0.7075, 1 / 1.2
+"""Shares of a GPU's rates that a good kernel reaches, by which launches of a replay are counted."""
+LEAST_RATE = 1e12
+"""Bytes per second of the memory of a GPU whose driver does not tell its clock."""
 COLD_FACTOR = 4
 """A graph reuses an operand set after reading others of this many times the L2."""
 MOST_SET_BYTES = 16e9
@@ -70,6 +76,8 @@ HANG_SECONDS = 5.0
 """A replay that takes longer counts as a hang."""
 SIGN_SECONDS = 5.0
 """How often a sign of life is sent: a round of large kernels exceeds the allowed silence."""
+HEALTH_SECONDS = 0.5
+"""How often a card is asked while it is timed whether it throttles."""
 
 
 @dataclass(eq=False)
@@ -121,13 +129,13 @@ class GpuSession:
         """When the card was last busy for a while, by the clock of `time.perf_counter`."""
         self.chained: set[KernelSpec] = set()
         """Kernels that were right on padded operands and in chains."""
-        self._signed = -math.inf
+        self._signed = self._asked = -math.inf
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(inputs_and_reference)
-        self._l2_bytes = properties.L2_cache_size
+        self._gpu = stated_gpu(device)
         # A row for each block that reads, so that the sum needs no workspace.
         rows = 32 * properties.multi_processor_count
-        self._unrelated = torch.ones(rows, 2 * self._l2_bytes // (4 * rows), device="cuda")
+        self._unrelated = torch.ones(rows, 2 * self._gpu.l2_bytes // (4 * rows), device="cuda")
         self._sums = torch.empty(rows, device="cuda")
 
     def check(self, spec: KernelSpec) -> str | None:
@@ -164,13 +172,21 @@ class GpuSession:
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
         """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
-        return GpuBench(self, problem, self._l2_bytes, careful)
+        return GpuBench(self, problem, self._gpu, careful)
 
     def alive(self) -> None:
-        """Send a sign of life when one is due, without waiting for the GPU."""
-        if time.perf_counter() > self._signed + SIGN_SECONDS:
-            self._signed = time.perf_counter()
+        """Send a sign of life when one is due, without waiting for the GPU.
+
+        Raises:
+            CardFailure: the card throttles, if it is time to ask.
+        """
+        now = time.perf_counter()
+        if now > self._signed + SIGN_SECONDS:
+            self._signed = now
             self.announce(None)
+        if now > self._asked + HEALTH_SECONDS:
+            self._asked = now
+            self.check_card()
 
     def clean_l2(self) -> None:
         """Read twice the L2, so that it holds no operand and nothing to be written back."""
@@ -196,17 +212,21 @@ class GpuSession:
 class GpuBench:
     """Times kernels of one problem; see `tilecast.data_collection.timing.protocol.Bench`."""
 
-    def __init__(self, session: GpuSession, problem: GemmProblem, l2_bytes: int, careful: bool):
+    def __init__(self, session: GpuSession, problem: GemmProblem, gpu: Hardware, careful: bool):
         """Choose how many launches and operand sets a graph has."""
         torch.cuda.empty_cache()
         self._session = session
         self._problem = problem
         self._careful = careful
-        floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
+        multiplied = problem.flops / (ATTAINED_FLOPS * gpu.peak_flops)
+        moved = problem.min_bytes / (
+            ATTAINED_BANDWIDTH * max(gpu.dram_bytes_per_second, LEAST_RATE)
+        )
+        floor = max(multiplied, moved, 3e-6)
         self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
         between = round(LOOK_SECONDS / (floor * self._launches))
         self._between_looks = max(LEAST_BETWEEN, between)
-        cold = math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes)
+        cold = math.ceil(COLD_FACTOR * gpu.l2_bytes / problem.min_bytes)
         sets = max(MIN_SETS, min(self._launches, cold))
         self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.min_bytes)))
         self._sets: list[tuple] = []

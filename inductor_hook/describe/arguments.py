@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra
+from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX, NUMBER, ONE, ROW, Extra
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ ARGUMENTS = {
     COLUMN: Argument(lambda tensor: tensor.view(-1), "{}.view(-1)"),
     ROW: Argument(row, "row({})"),
     MATRIX: Argument(lambda matrix: matrix, "{}"),
+    GROUP_ENDS: Argument(lambda ends: ends, "{}"),
 }
 """By kind of extra."""
 

@@ -10,7 +10,7 @@ from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import EPILOGUES, MATRIX, ROW, SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
-from tilecast.inductor_hook.describe.layout import Stored, adding, padded, scaling
+from tilecast.inductor_hook.describe.layout import Stored, adding, ends_groups, padded, scaling
 from tilecast.inductor_hook.describe.matmul import LARGEST_BATCH, LARGEST_M, Matmul, NotCovered
 from tilecast.inductor_hook.describe.product import OPERATORS
 
@@ -79,6 +79,15 @@ def read(
         of_a, of_b = (stored(given[name].get_layout()).spec(name, sizes) for name in ("A", "B"))
         written, any_rows = _written(out, columns, sizes)
         operands = GemmOperands.product(of_a, of_b, written)
+        if "offsets" in given:
+            batch = b.get_size()[:1]
+            _fixed("the number of groups", batch[0])
+            # No model decides for each call; and threads store no groups.
+            _fixed("the number of their rows", rows)
+            ends = stored(given["offsets"].get_layout())
+            if any_rows or not ends_groups(ends, batch[0], sizes):
+                raise NotCovered("groups whose ends or rows no kernel takes")
+            operands = operands.grouped()
         if fused and "scale_a" in given:
             _check_column(given["scale_a"], rows, sizes)
             name = _BOTH[_scaling_columns(given["scale_b"], out)]
@@ -123,7 +132,8 @@ def read(
     batch_range = _bounds(batch[0], sizes.shape_env, LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, any_rows)
+    batched = bool(batch) and not operands.groups
+    return Matmul(hint, batched, m_range, batch_range, alpha, beta, inputs, any_rows)
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:

@@ -79,6 +79,19 @@ class Stored(NamedTuple):
         return None
 
 
+def ends_groups(offsets: Stored, groups: Any, sizes: Any = None) -> bool:
+    """Whether a kernel reads from a tensor where each of some groups of rows ends.
+
+    ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
+    """
+    equal = sizes.statically_known_equals if sizes else operator.eq
+    return (
+        (len(offsets.shape), str(offsets.dtype)) == (1, "torch.int32")
+        and equal(offsets.shape[0], groups)
+        and equal(offsets.strides[0], 1)
+    )
+
+
 def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     """Steps of an epilogue that give ``alpha`` x product + ``beta`` x addend; none where none do.
 

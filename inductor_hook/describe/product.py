@@ -11,14 +11,14 @@ import torch
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.describe.layout import Stored, padded, scaling
+from tilecast.inductor_hook.describe.layout import Stored, ends_groups, padded, scaling
 
 
 class Product(NamedTuple):
     """What is asked for beside A and B."""
 
     rank: int = 2
-    """Dimensions of A, B and the result."""
+    """Dimensions of A and the result, and of B unless rows are grouped."""
     out: torch.dtype | None = None
     """Type of the result; None for A's, which B then shares."""
     scales: tuple[Stored, ...] = ()
@@ -27,6 +27,8 @@ class Product(NamedTuple):
     """``use_fast_accum`` of ``torch._scaled_mm``."""
     steps: tuple[str, ...] = ()
     """Those of the epilogue."""
+    grouped: bool = False
+    """Whether rows of A come in groups, with a matrix of B for each."""
 
     def problem(
         self, a: Stored, b: Stored, out_strides: tuple[int, ...] | None = None
@@ -39,6 +41,8 @@ class Product(NamedTuple):
             TilecastError: no kernel reads operands of these strides, types or scales.
         """
         *batch, m, k = a.shape
+        if self.grouped:
+            batch = b.shape[:1]
         n, out_dtype = b.shape[-1], self.out or a.dtype
         if out_strides:
             out = Stored((*batch, m, n), out_strides, out_dtype).spec("out")
@@ -47,8 +51,11 @@ class Product(NamedTuple):
         operands = GemmOperands.product(a.spec("A"), b.spec("B"), out)
         if self.scales:
             operands = operands.scaled(scaling(self.scales, m, n), self.fast)
-        # PyTorch refuses int8 and fp8 with an n that TMA does not store.
-        fixed = out_strides or a.dtype.itemsize == 1
+        if self.grouped:
+            operands = operands.grouped()
+        # PyTorch refuses int8 and fp8 with an n that TMA does not store, and threads store no
+        # groups.
+        fixed = out_strides or self.grouped or a.dtype.itemsize == 1
         stored = n if fixed else padded(n, out_dtype.itemsize)
         return GemmProblem(m, stored, k, *batch, operands=operands.then(*self.steps))
 
@@ -68,6 +75,8 @@ class Request(NamedTuple):
     """Factor of the bias."""
     scales: tuple[torch.Tensor, ...] = ()
     """Those of A and B, or none."""
+    offsets: torch.Tensor | None = None
+    """Where groups of rows end."""
 
     @property
     def values(self) -> dict[str, torch.Tensor | float | None]:
@@ -80,6 +89,7 @@ class Request(NamedTuple):
             "bias": self.bias,
             "c": self.bias,
             "beta": self.beta,
+            "offsets": self.offsets,
         }
 
 
@@ -144,6 +154,24 @@ def _scaled_mm_v2(
     return _scaled_mm(a, b, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
 
 
+_GROUPED = Product(grouped=True)
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Request | None:
+    """Of groups of rows alone; others, such as those along k of a weight's gradient, are not."""
+    shared = (a.ndim, b.ndim, bias, out_dtype or a.dtype) == (2, 3, None, a.dtype)
+    if not shared or offs is None or not ends_groups(Stored.of(offs), b.shape[0]):
+        return None
+    # Torch says what is wrong.
+    return None if offs.device != a.device else Request(_GROUPED, a, b, offsets=offs)
+
+
 @dataclass(frozen=True)
 class Operator:
     """One product, under the name that Inductor has for it."""
@@ -168,6 +196,7 @@ OPERATORS = {
         Operator("addmm", ("bias", "A", "B"), adds=True, read={"addmm": _addmm}),
         Operator("baddbmm", ("bias", "A", "B"), adds=True),
         Operator("int_mm", ("A", "B"), read={"_int_mm": _of_two(Product(out=torch.int32))}),
+        Operator("grouped_mm", ("A", "B", "offsets"), read={"_grouped_mm": _grouped_mm}),
         Operator(
             "scaled_mm",
             ("A", "B", "scale_a", "scale_b", "bias"),

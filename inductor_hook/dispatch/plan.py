@@ -82,7 +82,7 @@ class Planner:
         What torch does once for want of a kernel it does until `decide_again`, so that no problem
         changes its kernel meanwhile.
         """
-        product, a, b, bias, alpha, beta, _ = request
+        product, a, b, bias, alpha, beta, *_ = request
         key = (
             *(self, product, a.get_device(), b.get_device()),
             *(a.shape, a.stride(), a.dtype),
@@ -210,8 +210,8 @@ def _choose(
     ``added`` is the addend, its device, alpha and beta.
     """
     fits = (
-        len(a.shape) == len(b.shape) == product.rank
-        and a.shape[:-2] == b.shape[:-2]
+        (len(a.shape), len(b.shape)) == (product.rank, product.rank + product.grouped)
+        and (product.grouped or a.shape[:-2] == b.shape[:-2])
         and a.shape[-1] == b.shape[-2]
         and (out_strides is None or len(out_strides) == product.rank)
         # Without scales torch multiplies no two types, and 8 bits only into more.

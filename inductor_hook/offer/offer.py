@@ -76,14 +76,43 @@ def offered(
     settings = asked()
     if not (settings and is_last_call(op, templates)):
         return stock(template_choices)
-    found: list[TilecastChoice] = []
+    found = _found(settings, kernel_inputs, op, fast_accumulation(overrides))
+    if found is None:
+        return stock(_of_aten(templates, template_choices))
+    if found and (settings.k == 1 or settings.invariant):
+        # The others are generators: those that are not asked for cost nothing.
+        unsure = any(one.choice and one.choice.choice.unsure for one in found)
+        # What nobody benchmarks is waited for here, or a kernel that does not compile would be in
+        # the graph and in Inductor's cache for good.
+        (first, *more), rivals = found, _of_aten(templates, template_choices)
+        if not (unsure or more or (first.choice and first.choice.await_kernels())):
+            return stock(rivals)
+        return [*stock(rivals if unsure else {}), *found]
+    return [*stock(template_choices), *found]
+
+
+def beside(choices: list[Any], kernel_inputs: Any, op: str) -> list[Any]:
+    """Inductor's choices for a product for which it asks no handler, and tilecast's behind them."""
+    settings = asked()
+    found = (settings and _found(settings, kernel_inputs, op, None)) or []
+    unbenchmarked = settings and (settings.k == 1 or settings.invariant)
+    # As above, what nobody benchmarks is waited for.
+    callers = [one.choice for one in found if one.choice]
+    return [*choices, *(one for one in callers if not unbenchmarked or one.await_kernels())]
+
+
+def _found(
+    settings: Settings, kernel_inputs: Any, op: str, fast: bool | None
+) -> list[TilecastChoice] | None:
+    """The choices for a product, or why there is none is said; None where it falls back to ATen."""
     try:
-        found = _choices(settings, kernel_inputs, op, fast_accumulation(overrides))
+        found = _choices(settings, kernel_inputs, op, fast)
         count("problems")
+        return found
     except Deferred as reason:
         count(f"fell back to ATen: {op}")
         _say_none(op, reason)
-        return stock(_of_aten(templates, template_choices))
+        return None
     except (NotCovered, TilecastError) as reason:
         count(f"not covered: {op}")
         _say_none(op, reason)
@@ -96,16 +125,7 @@ def offered(
     # Whatever goes wrong in here, the graph compiles without tilecast.
     except Exception as error:
         telemetry.warn_once("choosing kernels", error)
-    if found and (settings.k == 1 or settings.invariant):
-        # The others are generators: those that are not asked for cost nothing.
-        unsure = any(one.choice and one.choice.choice.unsure for one in found)
-        # What nobody benchmarks is waited for here, or a kernel that does not compile would be in
-        # the graph and in Inductor's cache for good.
-        (first, *more), rivals = found, _of_aten(templates, template_choices)
-        if not (unsure or more or (first.choice and first.choice.await_kernels())):
-            return stock(rivals)
-        return [*stock(rivals if unsure else {}), *found]
-    return [*stock(template_choices), *found]
+    return []
 
 
 def _of_aten(templates: Any, template_choices: Any) -> Any:

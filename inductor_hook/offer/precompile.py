@@ -57,7 +57,7 @@ def expected(settings: Settings, request: Request) -> list[Choice]:
         TilecastError: no kernel, or no model, is for it.
         Deferred: it falls back to ATen.
     """
-    product, a, b, bias, alpha, beta, _ = request
+    product, a, b, bias, alpha, beta, *_ = request
     if V.aot_compilation or not (_is_foreseen(a) and _is_foreseen(b)):
         return []
     if bias is not None:

@@ -45,8 +45,11 @@ NVGEMM = Place(
 """Keeps the object that ranks the kernels of NVGEMM, which are ``cutlass.operators``'."""
 FLEX_GEMM = Place("torch._inductor.kernel.flex_gemm.lowering", "flex_gemm_quack_configs", (2, 15))
 """Asks QuACK for the legal configs of a call of FlexGEMM, on any GPU."""
+GROUPED = Place("torch._inductor.kernel.mm_grouped", "autotune_select_algorithm")
+"""Takes the choices for grouped products, for which no handler is asked."""
 PLACES = (
     *(ATEN, CONFIG, CHOICES_CLASS, HANDLERS, PATTERNS, PADDING, DECOMPOSITIONS, NVGEMM, FLEX_GEMM),
+    GROUPED,
 )
 """All that are changed, beside the kernels of operators, which the eager switch replaces, and the
 autotuner's lists of functions."""

@@ -23,6 +23,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table
+from tilecast.models.runtime import unmeasured
 from tilecast.models.runtime.known_operands import check_decides_for
 from tilecast.models.runtime.learned import (
     FirstChoice,
@@ -31,7 +32,7 @@ from tilecast.models.runtime.learned import (
     load_heuristic,
 )
 from tilecast.models.runtime.manifest import model_hardware
-from tilecast.models.runtime.nearest_gpu import terms
+from tilecast.models.runtime.nearest_gpu import known_gpus, terms
 from tilecast.reporting.choices import choices_digest, read_choices
 
 _REMEMBERED = 4096
@@ -71,6 +72,11 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
         return (first(settings, problem, gpu).prediction,)
     if named := _named(settings, problem, gpu):
         return named if settings.k == "auto" else named[: int(settings.k)]
+    if not settings.model and not known_gpus(gpu):
+        telemetry.say_once("no model", unmeasured.terms(gpu))
+        limit = unmeasured.OFFERED if settings.k == "auto" else int(settings.k)
+        configs = candidates(problem, gpu, invariant=settings.invariant)
+        return tuple(unmeasured.AnalyticOrder(gpu).predict(problem, configs, limit=limit))
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
     configs = candidates(problem, gpu, invariant=settings.invariant)
     if settings.k == "auto":

@@ -173,19 +173,18 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         if const_expr(self._stretches == 1):
             return GemmSm90.mma(self, pipeline, state, multiply, sums, slow, k_tiles, warp_group)
         total = cute.make_rmem_tensor(sums.shape, sums.element_type)
-        takes_turns = const_expr(self.pingpong)
-        for stretch in cutlass.range_constexpr(self._stretches):
-            # The other warp group's turn is behind the last one.
-            self.pingpong = const_expr(takes_turns and stretch == self._stretches - 1)
+        total.fill(-0.0)  # which changes no sum, not even one of -0
+        takes_turns, self.pingpong = const_expr(self.pingpong), False
+        for _ in cutlass.range(self._stretches, unroll=1):
             state = GemmSm90.mma(
                 *(self, pipeline, state, multiply, sums, slow),
                 *(k_tiles // self._stretches, warp_group),
             )
-            if const_expr(stretch == 0):
-                total.store(sums.load())
-            else:
-                total.store(total.load() + sums.load())
+            total.store(total.load() + sums.load())
         sums.store(total.load())
+        self.pingpong = takes_turns
+        if const_expr(takes_turns):
+            self.pingpong_barrier_arrive(1 - warp_group, stage="mma")
         return state
 
     def get_scheduler_class(self, varlen_m: bool = False):

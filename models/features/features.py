@@ -28,7 +28,7 @@ FEATURES_VERSION = 5
 """Raised when a feature changes its meaning."""
 
 FEATURES = {
-    "log_m": "log2 of the problem's m",
+    "log_m": "log2 of the problem's m; of grouped rows, of those of a group",
     "log_n": "log2 of the problem's n",
     "log_k": "log2 of the problem's k",
     "log_rows": "log2 of the extent that the tile's m runs along",
@@ -225,7 +225,7 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
     a = operands.a.dtype
     out_extent = problem.out_n if operands.out.major == "row" else problem.m
     return {
-        "log_m": math.log2(problem.m),
+        "log_m": math.log2(problem.rows),
         "log_n": math.log2(problem.n),
         "log_k": math.log2(problem.k),
         "log_flops": math.log2(problem.flops),

@@ -50,9 +50,9 @@ class Waves:
         swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
         extent_m = np.where(swapped, problem.n, problem.rows)
         extent_n = np.where(swapped, problem.rows, problem.n)
-        tiles_m = np.ceil(extent_m / config.tile_m)
+        tiles_m = _along_rows(problem, extent_m, config.tile_m)
         tiles_n = np.ceil(extent_n / config.tile_n)
-        clusters_m = np.ceil(tiles_m / config.cluster_m)
+        clusters_m = _along_rows(problem, extent_m, config.tile_m * config.cluster_m)
         clusters_n = np.ceil(tiles_n / config.cluster_n)
         cluster = config.cluster_m * config.cluster_n * config.split_k
         clusters = clusters_m * clusters_n * problem.products
@@ -80,3 +80,14 @@ class Waves:
             resident / busy_sms,
             busy_sms,
         )
+
+
+def _along_rows(problem: GemmProblem, extent: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Steps that cover the kernel's rows: whole ones, or those that a group of rows has on average.
+
+    A group has any number of rows, so that its last step is half full. If whole steps covered the
+    mean, kernels that suit no other number would rank first (models/EXPERIMENTS.md).
+    """
+    if problem.operands.groups:
+        return np.maximum(1, problem.m / problem.products / step + 0.5)
+    return np.ceil(extent / step)

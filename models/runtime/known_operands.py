@@ -13,19 +13,20 @@ def ranks_for(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
 
     What differs beside that (another type of as many bits, another major of A or B, another vector,
     activation or scale in the epilogue) costs little where it was not seen
-    (benchmarks/results/operand_transfer.json). A matrix that is added has to have been seen, and
-    so do groups of rows.
+    (benchmarks/results/operand_transfer.json). A matrix that is added has to have been seen. Groups
+    of rows are ranked as a batch of as many.
     """
     return any(_shared(one) == _shared(asked) for one in trained)
 
 
 def decides_for(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
-    """Whether such a model may choose without a benchmark: it has seen the same majors, too.
+    """Whether such a model may choose without a benchmark: it has seen the same majors, and groups.
 
     ``measured`` are the operands that were timed on the GPU itself: operands that were timed on
     another GPU are ranked, and not decided.
     """
-    return ranks_for((one for one in measured if one.layout == asked.layout), asked)
+    seen = asked.layout, asked.groups
+    return ranks_for((one for one in measured if seen == (one.layout, one.groups)), asked)
 
 
 def check_decides_for(measured: Sequence[GemmOperands], asked: GemmOperands) -> None:
@@ -51,4 +52,4 @@ def _shared(operands: GemmOperands) -> tuple[object, ...]:
     """What operands for which one model ranks have in common."""
     widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
     added = any(extra.kind == MATRIX for extra in operands.extras)
-    return *widths, operands.out.major, added, operands.groups
+    return *widths, operands.out.major, added

@@ -171,12 +171,7 @@ class LearnedHeuristic:
     def _check(self, problem: GemmProblem, candidates: Candidates) -> None:
         """Raise a TilecastError where nothing can be ranked."""
         check_ranks_for(self.artifact.operands, problem.operands)
-        if not len(candidates):
-            raise TilecastError(
-                f"no config suits {problem} on {self.artifact.hardware.name}, as each breaks a "
-                f"rule; allowed: other extents; `tilecast space {problem}` counts what each rule "
-                "takes away"
-            )
+        check_candidates(problem, candidates, self.artifact.hardware)
 
     def _predictions(
         self, configs: Iterable[KernelConfig], features: np.ndarray, scores: np.ndarray
@@ -228,6 +223,19 @@ class LearnedHeuristic:
             )
             for i in order.tolist()
         ]
+
+
+def check_candidates(problem: GemmProblem, candidates: Candidates, gpu: Hardware) -> None:
+    """See that a problem has any.
+
+    Raises:
+        TilecastError: it has none.
+    """
+    if not len(candidates):
+        raise TilecastError(
+            f"no config suits {problem} on {gpu.name}, as each breaks a rule; allowed: other "
+            f"extents; `tilecast space {problem}` counts what each rule takes away"
+        )
 
 
 def load_heuristic(

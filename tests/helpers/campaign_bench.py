@@ -16,7 +16,7 @@ from tilecast.cli.options import load_measurements
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu import environment, gpu_model
 from tilecast.data_collection.run import collect as collecting
-from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
@@ -37,25 +37,34 @@ PROBLEMS = [
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset) -> Path:
+def new_gpu() -> Hardware:
+    """The model of the cards."""
+    return NEW
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset, new_gpu: Hardware
+) -> Path:
     """A host with two cards of a model that tilecast does not know; gives the log of what ran."""
     log = tmp_path / "log"
     log.touch()
 
     def described(chosen: Sequence[str]) -> dict[str, object]:
-        gpus = [{"name": NEW.device_names[0], "uuid_hash": card} for card in chosen]
+        gpus = [{"name": new_gpu.device_names[0], "uuid_hash": card} for card in chosen]
         return {"gpus": gpus, "date": "2026-11-22T00:00:00+00:00"}
 
     def compiled(kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         return (CompileResult(spec, 0.0) for spec in kernels)
 
-    monkeypatch.setattr(campaign, "visible_gpu_names", lambda: NEW.device_names * 2)
-    monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: NEW)
+    monkeypatch.setattr(campaign, "visible_gpu_names", lambda: new_gpu.device_names * 2)
+    monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: new_gpu)
     monkeypatch.setattr(environment, "cards", lambda devices, gpu: [f"card{d}" for d in devices])
     monkeypatch.setattr(campaign, "check_there", lambda devices: None)
     monkeypatch.setattr(environment, "describe", described)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
     monkeypatch.setattr(collecting, "card_session", partial(fake_session.card_session, log))
+    monkeypatch.setattr(collecting, "shared_by_others", lambda devices: [])
     monkeypatch.setattr(collecting, "compile_all", compiled)
     known = tmp_path / "known.parquet"
     write_dataset(few_dataset, known)

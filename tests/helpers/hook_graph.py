@@ -107,6 +107,12 @@ def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKern
     return MMKernelInputs([node("a", [batch, m, k]), node("b", [batch, k, n], [n * k, 1, k])])
 
 
+def grouped(m: Any = 512, n: int = 2048, k: int = 1024, groups: int = 8, **kind: Any) -> list[Any]:
+    """A, the matrices of the groups of its rows, and where these end."""
+    weights = node("b", [groups, k, n], [n * k, 1, k], **kind)
+    return [node("a", [m, k], **kind), weights, node("ends", [groups], dtype=torch.int32)]
+
+
 def traced(
     function: Callable[..., Any],
     operands: Sequence[tuple[Sequence[int], torch.dtype]],

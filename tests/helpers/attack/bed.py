@@ -187,15 +187,15 @@ def _make_store(path: Path) -> None:
 
 
 def _attack_store(
-    store: Path, path: Path, seed: int, command: Callable[[list[str]], str | None]
+    store: Path, right: str, path: Path, seed: int, command: Callable[[list[str]], str | None]
 ) -> str | None:
-    """Damage a store; ``collect`` refuses it, or exports a data set that can be read."""
+    """Damage a store; ``collect`` refuses it, or exports what was written, of a right digest."""
     shutil.copyfile(store, path)
     damage(path, seed)
     export = path.with_suffix(".parquet")
     wrong = command([str(path), str(export)])
-    if export.exists():
-        read_dataset(export)
+    if export.exists() and read_dataset(export).digest != right:
+        return "exported other rows"
     return wrong
 
 
@@ -233,4 +233,10 @@ def wrong_stores(
     command = _collecting(folder, monkeypatch, capfd)
     good = folder / "good.db"
     _make_store(good)
-    return _wrong(seeds, lambda seed: _attack_store(good, folder / f"{seed}.db", seed, command))
+    with closing(MeasurementStore(good)) as store:
+        right = store.export().digest
+
+    def attack(seed: int) -> str | None:
+        return _attack_store(good, right, folder / f"{seed}.db", seed, command)
+
+    return _wrong(seeds, attack)

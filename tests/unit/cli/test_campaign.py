@@ -128,3 +128,36 @@ def test_what_was_measured_is_reported_though_it_is_too_little_to_train_on(
     assert {path.name for path in out.iterdir()} == {*files}
     if drawn:
         assert "Not trained or scored: 2 (n, k)" in (out / campaign.REPORT).read_text()
+
+
+@pytest.mark.parametrize("guided", [True, False])
+def test_a_dry_run_says_what_it_takes_and_keeps_nothing(
+    arguments: list[str],
+    bench: Path,
+    guided: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Ten problems on two cards: six on both, then the rest; all candidates where none guides."""
+    if not guided:
+        monkeypatch.setattr(campaign, "guided_by_shipped", lambda gpu, problems: None)
+    monkeypatch.setattr(campaign, "shared_by_others", lambda devices: [])
+    odd = {"card": "card1", "reason": "its memory is without ECC"}
+    monkeypatch.setattr(campaign, "odd", lambda devices: [odd])
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    stages = [(row["stage"], row["problems"], row["candidates"]) for row in document["stages"]]
+    if guided:
+        assert stages == [("cards", 6, "some"), ("collect", 4, "some")]
+        assert document["gpu_minutes"] == pytest.approx((2 * 6 + 4) * 2.1 / 60, abs=0.06)
+    else:
+        assert stages == [("cards", 6, "all"), ("explore", 4, "all"), ("collect", 0, "some")]
+        assert document["gpu_minutes"] == pytest.approx((2 * 6 + 4) * 10 / 60, abs=0.06)
+    assert document["minutes"] == pytest.approx(document["gpu_minutes"] / 2, abs=0.06)
+    assert document["troubles"] == [odd]
+    pilot = document["pilot"]
+    assert pilot["m"] == 16 and pilot["failed_kernels"] == 0
+    # Eight kernels and PyTorch's are screened, and some of them raced and verified.
+    assert pilot["measurements"] > campaign.PILOT_KERNELS
+    assert not (tmp_path / "run.db").exists() and not (tmp_path / "model").exists()

@@ -16,11 +16,13 @@ from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.gpu import environment
+from tilecast.data_collection.jobs import store as storing
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.collect import CollectOptions
 from tilecast.data_collection.run.scheduler import Progress
+from tilecast.data_collection.timing import card_health
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
@@ -67,6 +69,31 @@ def test_collects_and_exports(
     assert (options.devices, options.seconds, options.workers) == ((0, 2), 60, 3)
     assert options.objects.root == tmp_path / "objects"
     assert read_dataset(export).rows["microseconds"].tolist() == [12.5]
+
+
+def test_a_store_of_other_kernels_is_exported_and_not_added_to(
+    asked: list[CollectOptions],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Callable[..., str],
+) -> None:
+    store, export = tmp_path / "store", tmp_path / "data.parquet"
+    older = {**storing.store_versions(), "quack_sm90 sources": "before"}
+    with monkeypatch.context() as patch:
+        patch.setattr(storing, "store_versions", lambda: older)
+        with closing(MeasurementStore(store)) as filled:
+            filled.begin_run({"command": "collect"})
+            row = Measurement(suite("square")[0], None, "burst", "race", 12.5, 0.0, 3)
+            filled.add([row], "card")
+            whole = filled.export()
+    arguments = ["collect", "--suite", "square", "--store", str(store)]
+    assert "was made with quack_sm90 sources 'before'" in refused(*arguments)
+    assert main([*arguments, "--export", str(export)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing was measured, and the store was exported as it is" in said
+    assert read_dataset(export).digest == whole.digest
+    assert asked == []
 
 
 @pytest.mark.parametrize("kind", ["itself", "link", "absent"])
@@ -152,6 +179,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [{"uuid_hash": c} for c in cards])
     monkeypatch.setattr(collecting, "in_order", lambda options: [])
+    monkeypatch.setattr(card_health, "others_on", lambda uuid: [])
     return found
 
 
@@ -179,6 +207,23 @@ def test_store_of_another_gpu_is_refused(
     assert "is of H200; allowed: one of H100, or a new one" in told
     with closing(MeasurementStore(tmp_path / "store")) as store:
         assert store.runs() == before
+
+
+def test_a_gpu_that_others_use_is_told_and_noted(
+    gpu: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(card_health, "others_on", lambda uuid: [41, 42])
+    store = tmp_path / "store"
+    arguments = ["collect", "--suite", "square", "--store", str(store), "--gpu", "H200"]
+    assert main([*arguments, "--cache", str(tmp_path / "c")]) == 0
+    reason = "2 other processes use it as the run begins (41, 42)"
+    assert f"is shared: {reason}" in " ".join(capsys.readouterr().err.split())
+    with closing(MeasurementStore(store)) as found:
+        (run,) = found.runs()
+    assert [trouble["reason"] for trouble in run["troubles"]] == [reason]
 
 
 def test_neither_store_nor_export_names_a_folder(

@@ -24,6 +24,7 @@ from tilecast.data_collection.gpu.environment import (
     public_command,
 )
 from tilecast.data_collection.run.collect import CollectOptions, site
+from tilecast.data_collection.timing import card_health
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.kernels.objects.cache import ObjectCache
@@ -116,6 +117,7 @@ def test_a_worker_keeps_its_card_when_devices_are_numbered_anew(
 ) -> None:
     """A card is lost, and the one behind it moves up: nobody else shall measure on that."""
     smi(f"echo '{LISTING}'")
+    monkeypatch.setattr(card_health, "others_on", lambda uuid: [])
     options = CollectOptions((), tmp_path / "store", ObjectCache(tmp_path), h200, (0, 2))
     with site(options) as place:
         lost, kept = place.factories

@@ -15,7 +15,7 @@ import pytest
 from tilecast.data_collection.dataset.dataset import COLUMNS, read_dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.jobs import store as storing
-from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.jobs.store import MeasurementStore, OtherVersions
 from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -135,11 +135,75 @@ def test_store_of_another_version_is_refused_and_left_alone(
     with monkeypatch.context() as patch:
         patch.setattr(storing, "store_versions", lambda: others)
         wanted = f"was made with {fact} '.*'; allowed: {fact} 'another'; start a new store"
-        with pytest.raises(TilecastError, match=wanted):
+        with pytest.raises(OtherVersions, match=wanted):
             MeasurementStore(path)
     again = MeasurementStore(path)
     assert again.count() == 6
     again.close()
+
+
+def test_what_other_kernels_wrote_is_exported_with_their_versions(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = {**storing.store_versions(), "space": "2", "protocol": "1", "quack_sm90 sources": "x"}
+    with monkeypatch.context() as patch:
+        patch.setattr(storing, "store_versions", lambda: older)
+        with closing(MeasurementStore(path)) as store:
+            store.begin_run({"command": "collect"})
+            store.add(ROWS, "card")
+            whole = store.export()
+    with pytest.raises(OtherVersions, match="`tilecast collect --export` exports this one"):
+        MeasurementStore(path)
+    with closing(MeasurementStore(path, any_versions=True)) as store:
+        found = store.export()
+    assert found.digest == whole.digest
+    assert found.provenance == whole.provenance
+    assert (found.provenance["space_version"], found.provenance["protocol_version"]) == (2, 1)
+
+
+def test_a_store_without_seals_is_read_and_sealed_once_it_is_written_to(path: Path) -> None:
+    with closing(MeasurementStore(path)) as store:
+        store.begin_run({"command": "collect"})
+        store.add(ROWS[:3], "card")
+    _change(path, "DELETE FROM facts WHERE name LIKE 'seal of %'")
+    _change(path, "UPDATE measurements SET microseconds = 15.25 WHERE microseconds = 15.5")
+    with closing(MeasurementStore(path)) as store:
+        assert 15.25 in store.export().rows["microseconds"].tolist()
+        store.add(ROWS[3:], "card")
+        assert len(store.export().rows) == len(ROWS)
+    _change(path, "UPDATE measurements SET microseconds = 15.5 WHERE microseconds = 15.25")
+    with (
+        closing(MeasurementStore(path)) as store,
+        pytest.raises(TilecastError, match="rows of mea"),
+    ):
+        store.export()
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("measurements", "UPDATE measurements SET microseconds = 18.5 WHERE microseconds = 18.25"),
+        ("measurements", "UPDATE measurements SET m = 17 WHERE m = 16"),
+        ("measurements", "DELETE FROM measurements WHERE config = 'torch.mm'"),
+        ("kernels", "UPDATE kernels SET failure = 'hung'"),
+        ("runs", "UPDATE runs SET provenance = '{}'"),
+    ],
+)
+def test_values_that_are_allowed_and_were_never_written_are_noticed(
+    path: Path, table: str, change: str
+) -> None:
+    with closing(MeasurementStore(path)) as store:
+        store.begin_run({"command": "collect"})
+        store.add_checks({KernelSpec(CONFIG, LINEAR_BF16): None})
+        store.add(ROWS, "card")
+        store.note("troubles", {"card": "card"})
+        store.end_run({"seconds": 1})
+        store.export()
+    _change(path, change)
+    with closing(MeasurementStore(path)) as store:
+        why = f"cannot be used .damaged: rows of {table} are not what was written"
+        with pytest.raises(TilecastError, match=why):
+            store.export()
 
 
 def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:
@@ -253,6 +317,14 @@ def _blank(path: Path, source: random.Random) -> None:
     path.write_bytes(content)
 
 
+def _copy(path: Path, source: random.Random) -> None:
+    """A page in the place of another."""
+    content = bytearray(path.read_bytes())
+    one, other = (4096 * page for page in source.sample(range(len(content) // 4096), 2))
+    content[one : one + 4096] = content[other : other + 4096]
+    path.write_bytes(content)
+
+
 def _change(path: Path, text: str) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA ignore_check_constraints = ON")
@@ -289,13 +361,15 @@ VALUES = (
 def _damages() -> Iterator[tuple[bool, Damage]]:
     """Each damage, and whether it must be noticed."""
     source = random.Random(0)
-    for damage, times in ((_flip, 32), (_cut, 10), (_blank, 8)):
+    for damage, times in ((_flip, 32), (_cut, 10), (_blank, 8), (_copy, 8)):
         yield from ((damage is _cut, partial(damage, source=source)) for _ in range(times))
     yield from ((True, partial(_change, text=text)) for text in (*FORMS, *VALUES))
 
 
 def test_a_damaged_store_is_refused_in_one_line_or_read(whole: Path, tmp_path: Path) -> None:
     refused = 0
+    with closing(MeasurementStore(whole)) as store:
+        right = store.export()
     for number, (serious, damage) in enumerate(_damages()):
         path = tmp_path / f"{number}"
         shutil.copy(whole, path)
@@ -305,13 +379,12 @@ def test_a_damaged_store_is_refused_in_one_line_or_read(whole: Path, tmp_path: P
                 store.measured("screen")
                 for problem in store.measured("race"):
                     store.raced(problem)
-                write_dataset(store.export(), tmp_path / "export.parquet")
-                rows = store.count()
+                found = store.export()
+                write_dataset(found, tmp_path / "export.parquet")
         except TilecastError as error:
             refused += 1
             assert "\n" not in str(error) and "; allowed: " in str(error)
         else:
             assert not serious, number
-            assert rows > 200
-    # Most of what is flipped is noticed.
-    assert refused >= 50
+            assert (found.digest, found.provenance) == (right.digest, right.provenance)
+    assert refused >= 60

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hook_graph import batched, biased_linear, int_linear, linear, lowering, node
+from hook_graph import batched, biased_linear, grouped, int_linear, linear, lowering, node
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.export import Dim, export
@@ -180,8 +180,17 @@ def _unaligned() -> MMKernelInputs:
     return inputs
 
 
+def _of_groups(nodes: list[Any]) -> MMKernelInputs:
+    return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1)
+
+
 REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
-    (lambda: batched(), "grouped_mm", "operator grouped_mm"),
+    (lambda: batched(), "scaled_grouped_mm", "operator scaled_grouped_mm"),
+    (lambda: _of_groups(grouped(n=2044)), "grouped_mm", "groups whose ends or rows no kernel"),
+    (
+        lambda: _of_groups([*grouped()[:2], node("int64", [8], dtype=torch.int64)]),
+        *("grouped_mm", "groups whose ends or rows no kernel"),
+    ),
     (lambda: linear(device="cpu"), "mm", "device cpu"),
     (lambda: _mm(node("x", [M, K]), node("x", [K, N], [1, K])), "mm", "views of one buffer"),
     (lambda: linear(dtype=torch.float32), "mm", "is torch.float32; allowed: 8 and 16 bits"),

@@ -36,7 +36,7 @@ from tilecast.inductor_hook.dispatch.plan import Planner
 from tilecast.inductor_hook.run import static
 from tilecast.kernels.spec import KernelSpec
 
-OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
+OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm")
 INT8, ROWS, ONES = "int8:rcr>int32", "e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:tensor-scales"
 M, N, K = 32, 64, 128
 
@@ -77,10 +77,11 @@ def test_kernels_are_replaced_and_given_back(switch: list[KernelSpec]) -> None:
 
 
 def test_out_variants_and_other_keys_stay(switch: list[KernelSpec]) -> None:
-    tables = [torch._C._dispatch_dump(f"aten::{name}.out") for name in OPERATORS]
+    variants = [name for name in OPERATORS if name != "_grouped_mm"]  # which has none
+    tables = [torch._C._dispatch_dump(f"aten::{name}.out") for name in variants]
     cuda = _kernels("CUDA")
     eager.enable()
-    assert [torch._C._dispatch_dump(f"aten::{name}.out") for name in OPERATORS] == tables
+    assert [torch._C._dispatch_dump(f"aten::{name}.out") for name in variants] == tables
     assert _kernels("CUDA") == cuda
 
 
@@ -238,8 +239,16 @@ CALLS: dict[str, tuple[Callable[[], torch.Tensor], list[str]]] = {
     "every second column": (lambda: torch.mm(_bf16(M, 2 * K)[:, ::2], _bf16(N, K).T), []),
     "no rows": (lambda: torch.mm(_bf16(0, K), _bf16(N, K).T), []),
     "int8": (lambda: torch.mm(_int8(M, K), _int8(N, K).T), []),
+    "groups that the model has not seen": (
+        lambda: F.grouped_mm(_bf16(M, K), _bf16(3, N, K).mT, offs=_ends(2, 2, M)),
+        [],
+    ),
 }
 """Multiplications, and the operands of the kernels of ours that do them."""
+
+
+def _ends(*rows: int) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int32)
 
 
 def _int8(*shape: int) -> torch.Tensor:
@@ -279,6 +288,58 @@ def test_what_torch_refuses_is_refused_as_torch_does(switch: list[KernelSpec]) -
                 call()
             messages.append(str(refusal.value))
         assert messages[0] == messages[1]
+    assert switch == []
+
+
+GROUPS = "bf16:rcr:row-groups"
+
+
+def test_grouped_mm_and_its_gradients(switch: list[KernelSpec], model_of: ModelOf) -> None:
+    """That of A is grouped as the product is; those of the weights are along k, and torch's."""
+    a, weight, gradient = _bf16(M, K), _bf16(3, N, K), _bf16(M, N)
+    for tensor in (a, weight):
+        tensor.requires_grad_()
+
+    def step() -> list[torch.Tensor]:
+        result = F.grouped_mm(a, weight.mT, offs=_ends(5, 5, M))
+        return [result, *torch.autograd.grad(result, (a, weight), gradient)]
+
+    expected = step()
+    eager.enable(model_of(f"{GROUPS} bf16:rrr:row-groups"))
+    for found, right in zip(step(), expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=2**-6, atol=2**-6)
+    assert _texts(switch) == [GROUPS, "bf16:rrr:row-groups"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, w: F.grouped_mm(a, w.mT, offs=_ends(5, 5, M).long()),
+        lambda a, w: F.grouped_mm(a, w.mT, offs=_ends(5, M)),
+        lambda a, w: F.grouped_mm(a.expand(3, M, K), w.mT),
+        lambda a, w: F.grouped_mm(a.mT, a, offs=_ends(8, 8, M)),
+        lambda a, w: F.grouped_mm(a.float(), w.mT.float(), offs=_ends(5, 5, M)),
+    ],
+    ids=["ends in int64", "too few ends", "a batch", "groups along k", "float32"],
+)
+def test_other_groups_are_torchs(
+    switch: list[KernelSpec], model_of: ModelOf, call: Callable[..., torch.Tensor]
+) -> None:
+    a, weight = _bf16(M, K), _bf16(3, N, K)
+
+    def outcome() -> torch.Tensor | str:
+        try:
+            return call(a, weight)
+        except (RuntimeError, ValueError) as error:
+            return str(error)
+
+    expected = outcome()
+    eager.enable(model_of(GROUPS))
+    found = outcome()
+    if isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    else:
+        assert found == expected
     assert switch == []
 
 

@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import batched, biased_linear, check_handed, choices_of, linear, lowering
+from hook_graph import (
+    batched,
+    biased_linear,
+    check_handed,
+    choices_of,
+    grouped,
+    linear,
+    lowering,
+)
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
 from torch._inductor import config, graph
-from torch._inductor.kernel_inputs import KernelInputs
+from torch._inductor.kernel_inputs import KernelInputs, MMKernelInputs
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -145,6 +153,7 @@ PRODUCTS: dict[str, tuple[Callable[[], Any], str]] = {
     "mm": (linear, "mm"),
     "bmm": (batched, "bmm"),
     "a row": (biased_linear, "addmm"),
+    "groups": (lambda: MMKernelInputs(grouped(), mat1_idx=0, mat2_idx=1), "grouped_mm"),
 }
 """Products, and what Inductor calls them."""
 

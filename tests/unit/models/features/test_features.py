@@ -73,9 +73,23 @@ def test_even_groups_look_like_a_batch_of_as_many_rows(text: str) -> None:
     grouped = GemmProblem.parse(text, GemmOperands.parse("bf16:rcr:row-groups"))
     batch = GemmProblem(grouped.rows, grouped.n, grouped.k, grouped.products)
     one, other = _features(grouped, PLAIN), _features(batch, PLAIN)
-    # Fewer configs compete, as none of them splits k or is transposed.
-    own = [name for name in one if not name.endswith("_over_least")]
-    assert [name for name in own if one[name] != other[name]] == ["log_m"]
+    # But for what follows from how many tiles there are, and from which configs compete.
+    alike = (
+        "log_m",
+        "log_rows",
+        "log_flops",
+        "problem_intensity",
+        "dram_time",
+        "tiles_n",
+        "k_steps",
+    )
+    assert [one[name] for name in alike] == [other[name] for name in alike]
+    # A group's last tile is half full on average.
+    rows = grouped.rows / PLAIN.tile_m + 0.5
+    assert 2 ** one["tiles_m"] == pytest.approx(max(rows, 1.0))
+    assert 2 ** one["tiles"] == pytest.approx(
+        max(rows, 1.0) * 2 ** other["tiles_n"] * grouped.products
+    )
     configs = candidates(grouped, H200)
     assert np.isfinite(featurize(grouped, configs, H200)).all()
 

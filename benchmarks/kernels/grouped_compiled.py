@@ -1,0 +1,121 @@
+"""How fast is a compiled grouped product with TILECAST, with ATEN,TRITON and in eager code?
+
+``python benchmarks/kernels/grouped_compiled.py`` on one GPU. On layers of `mixtures.grouped`, each
+variant compiles from empty caches. Then what they selected and ``torch._grouped_mm`` are timed side
+by side as `tilecast collect` times kernels, with rows that are spread at random. Inductor tunes
+with rows that are spread evenly.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+
+from tilecast.data_collection.problems.mixtures import grouped
+from tilecast.data_collection.timing.protocol import Entrant, regimes, without_drift
+from tilecast.data_collection.timing.tensors import launch_tensors
+from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.heuristics.problem import GemmProblem
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from races import Call, Races
+from runner import Row, Sweep, ratios
+from variants import Variant, competing, compiled, selection, share_ptxas
+
+EAGER, RIVAL, OURS = "eager", "ATEN,TRITON", "TILECAST k=5"
+VARIANTS = (Variant(OURS), Variant(RIVAL))
+ROUNDS = {"burst": 12, "sustained": 24}
+MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
+COUNT = 24
+
+
+def experts(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Each group of rows by its own weight, as it is stored: (groups, n, k)."""
+    return F.grouped_mm(x, weight.mT, offs=ends)
+
+
+class CompiledRaces(Races):
+    """Times what variants selected, each call with an output of its own."""
+
+    def __init__(self):
+        """Bind the first device that is visible."""
+        share_ptxas()
+        super().__init__()
+        self.outputs: list[object] = []
+
+    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Call:
+        """What makes the call of a name."""
+        call = super().launcher(entrant, problem)
+        # Kept until the graphs are gone, so that each launch writes to memory of its own.
+        return lambda *tensors: self.outputs.append(call(*tensors))
+
+    def measure(self, problem: GemmProblem) -> list[Row]:
+        """Compile a problem with each variant, check what was selected, and time it."""
+        from torch._inductor.utils import fresh_cache
+
+        self.calls = {EAGER: library_launch(problem.operands)}
+        selected, seconds = {}, {}
+        a, b, _, ends = launch_tensors(problem)
+        right = experts(a, b.mT, ends).float()
+        for variant in VARIANTS:
+            torch._dynamo.reset()
+            start = time.perf_counter()
+            with fresh_cache(), competing(variant) as sources:
+                call = compiled(experts, variant)
+                error = torch.linalg.norm(call(a, b.mT, ends).float() - right)
+            seconds[variant.name] = time.perf_counter() - start
+            selected[variant.name] = selection("\n".join(sources))
+            if not error <= MAX_RELATIVE_ERROR * torch.linalg.norm(right):
+                raise RuntimeError(f"{variant.name} is wrong on {problem}")
+            self.calls[variant.name] = _with_weight(call)
+        bench = self.bench(problem, careful=False)
+        times = {}
+        for regime in regimes(problem):
+            # A bench compares entrants and asks the session what launches them, no more.
+            rounds = bench.time(cast("list[Entrant]", [*self.calls]), regime, ROUNDS[regime])
+            self.outputs.clear()
+            times[regime] = dict(zip(self.calls, map(median, without_drift(rounds)), strict=True))
+        row = {"selected": selected, "compile_seconds": seconds, "microseconds": times}
+        return [{"device": self.card, "operands": problem.operands.text, **row}]
+
+
+def _with_weight(call: Callable[..., object]) -> Call:
+    return lambda a, b, out, ends: call(a, b.mT, ends)
+
+
+def figures(rows: Sequence[Row]) -> Row:
+    """Times of others over tilecast's by regime, and the share of the rival's compile time."""
+    found: Row = {}
+    for regime in ROUNDS:
+        times = [row["microseconds"][regime] for row in rows if regime in row["microseconds"]]
+        if times:
+            own = [one[OURS] for one in times]
+            found[regime] = {
+                f"{name} over {OURS}": ratios([one[name] for one in times], own)
+                for name in (EAGER, RIVAL)
+            }
+    if rows:
+        taken = {v.name: [row["compile_seconds"][v.name] for row in rows] for v in VARIANTS}
+        found["compile time"] = ratios(taken[OURS], taken[RIVAL])
+    return found
+
+
+PROBLEMS = {f"{problem} {problem.operands.layout}": problem for problem in grouped()[:COUNT]}
+SWEEP = Sweep(
+    "problem",
+    PROBLEMS,
+    lambda: nullcontext(CompiledRaces().measure),
+    figures,
+    60.0,
+    {"rounds": ROUNDS},
+)
+
+if __name__ == "__main__":
+    SWEEP.main(__file__, __doc__)

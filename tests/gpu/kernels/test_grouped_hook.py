@@ -1,0 +1,112 @@
+"""A layer of experts on a GPU: its grouped products run tilecast kernels, and are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.utils import fresh_cache, run_and_get_code
+
+from tilecast.data_collection.timing.tensors import group_ends, random_inputs, reference
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import eager, installed
+from tilecast.inductor_hook.run import static
+
+EXPERTS, ROWS, HIDDEN, WIDTH = 16, 640, 1024, 768
+GROUPED = GemmOperands.parse("bf16:rcr:row-groups")
+UP = GemmProblem(ROWS, 2 * WIDTH, HIDDEN, EXPERTS, GROUPED)
+DOWN = GemmProblem(ROWS, HIDDEN, WIDTH, EXPERTS, GROUPED)
+SETTINGS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TILECAST"}
+
+
+def _experts(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.Tensor):
+    """Gate and up, and down, of the rows that a router has sorted by expert."""
+    gate, value = F.grouped_mm(x, up, offs=ends).chunk(2, -1)
+    return F.grouped_mm(F.silu(gate) * value, down, offs=ends)
+
+
+def _tensors() -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    x, up, ends = random_inputs(UP)
+    _, down, _ = random_inputs(DOWN)
+    return x, up / 32, down / 32, ends
+
+
+def _exact(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.Tensor):
+    gate, value = reference(UP, (x, up, ends)).chunk(2, -1)
+    return reference(DOWN, ((F.silu(gate) * value).bfloat16(), down, ends))
+
+
+def _error(found: torch.Tensor, right: torch.Tensor) -> float:
+    return (torch.linalg.norm(found.float() - right) / torch.linalg.norm(right)).item()
+
+
+@pytest.mark.parametrize("cpp_wrapper", [False, True])
+def test_both_products_run_tilecast_kernels_for_any_spread(cpp_wrapper: bool) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    tensors = _tensors()
+    settings = SETTINGS | {"cpp_wrapper": cpp_wrapper}
+    with installed(3), fresh_cache(), config.patch(settings), torch.no_grad():
+        layer: Callable = torch.compile(_experts, fullgraph=True)
+        try:
+            result, codes = run_and_get_code(layer, *tensors)
+        except Exception as error:
+            if not cpp_wrapper:
+                raise
+            pytest.skip(f"no C++ wrapper can be compiled here: {error}")
+        assert _error(result, _exact(*tensors)) < 1e-2
+        for ends in (group_ends(ROWS, EXPERTS), torch.tensor([0] * 15 + [ROWS], dtype=torch.int32)):
+            others = (*tensors[:3], ends.cuda())
+            assert _error(layer(*others), _exact(*others)) < 1e-2
+    calls = ("tilecast::launch", "tilecast.launch") if cpp_wrapper else ("StaticMatmul.named",)
+    assert sum(map(codes[-1].count, calls)) >= 2
+    assert counters["tilecast"]["problems"] == 2
+    assert not [event for event in counters["tilecast"] if event.startswith("failed")]
+
+
+def test_a_layer_in_a_cuda_graph_follows_its_router() -> None:
+    torch._dynamo.reset()
+    x, up, down, ends = _tensors()
+    with installed(3), fresh_cache(), config.patch(SETTINGS), torch.no_grad():
+        layer: Callable = torch.compile(_experts, fullgraph=True)
+        layer(x, up, down, ends)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = layer(x, up, down, ends)
+    for _ in range(3):
+        ends.copy_(group_ends(ROWS, EXPERTS))
+        x.normal_()
+        graph.replay()
+        assert _error(out, _exact(x, up, down, ends)) < 1e-2
+
+
+def test_eager_code_and_its_gradients_run_tilecast_kernels_that_a_model_knows(
+    model_of: Callable[..., Path],
+) -> None:
+    x, up, _, ends = _tensors()
+    gradient = torch.randn(ROWS, 2 * WIDTH, dtype=torch.bfloat16, device="cuda")
+
+    def step() -> list[torch.Tensor]:
+        leaves = [tensor.detach().requires_grad_() for tensor in (x, up)]
+        result = F.grouped_mm(*leaves, offs=ends)
+        return [result.detach(), *torch.autograd.grad(result, leaves, gradient)]
+
+    expected = step()
+    gpu = "H200" if "H200" in torch.cuda.get_device_name() else "H100"
+    folder = model_of("bf16:rcr:row-groups bf16:rrr:row-groups", gpu)
+    # The first call of each waits for its kernel.
+    eager.enable(folder, invariant=True)
+    try:
+        for found, right in zip(step(), expected, strict=True):
+            assert _error(found, right.float()) < 1e-2
+    finally:
+        eager.disable()
+    texts = {spec.operands.text for spec, _ in static._loaded}
+    assert {"bf16:rcr:row-groups", "bf16:rrr:row-groups"} <= texts

@@ -1,0 +1,141 @@
+"""Grouped products in a graph: tilecast's choices beside Inductor's, and which ones get none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hook_graph import Clock, grouped, lowered, lowering, names_of, node, settled, source_of, traced
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.kernel import mm_grouped
+
+from tilecast.heuristics.hardware import hardware
+from tilecast.inductor_hook import install, uninstall
+from tilecast.inductor_hook.offer.precompile import start_compiling
+from tilecast.inductor_hook.offer.template import TilecastCaller
+from tilecast.inductor_hook.patch.torch_versions import GROUPED
+from tilecast.inductor_hook.settings import active
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.spec import KernelSpec
+
+COMPETING = "ATEN,TILECAST"
+G, M, N, K = 8, 512, 2048, 1024
+H200 = hardware("H200")
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Inductor benchmarks such products as it lowers them."""
+    return Clock.started(monkeypatch, ours=1.0, without=2.0)
+
+
+def _choices(*operands: Any, **options: Any) -> list[Any]:
+    a, b, ends = operands or grouped()
+    return lowered(aten._grouped_mm.default, a, b, ends, **options)
+
+
+def test_five_candidates_stand_beside_what_pytorch_has(graph: Any, hook: list[KernelSpec]) -> None:
+    install(k=5)
+    aten_one, *found = _choices()
+    assert aten_one.name == "_grouped_mm"
+    assert len(found) == 5
+    specs = [spec for choice in found for spec in choice.choice.specs]
+    assert specs == hook
+    assert {(spec.operands.text, spec.batched) for spec in specs} == {
+        ("bf16:rcr:row-groups", False)
+    }
+    problem = found[0].choice.matmul.hint
+    assert str(problem) == f"{G}x{M}x{N}x{K}"
+    assert {spec.config for spec in specs} <= set(candidates(problem, H200))
+    assert [*found[0].layout.size] == [M, N]
+    assert counters["tilecast"]["problems"] == 1
+
+
+def test_generated_code_hands_over_where_groups_end(graph: Any) -> None:
+    install(k=5)
+    source = source_of(_choices()[1])
+    assert "'bf16:rcr:row-groups', batched=False" in source
+    assert "matmul(A, B, " in source and ", offsets)" in source
+
+
+def test_the_fastest_wins(graph: Any) -> None:
+    install(k=5)
+    choices = _choices()
+    times = [9.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+    assert settled(choices, *times)[0] is choices[-1]
+    assert settled(choices, 0.5, *times[1:])[0] is choices[0]
+
+
+def test_a_graph_begins_to_compile_the_same_kernels(hook: list[KernelSpec], asked: None) -> None:
+    install(k=5)
+    operands = [((M, K), torch.bfloat16), ((G, N, K), torch.bfloat16), ((G,), torch.int32)]
+    made = traced(lambda a, w, ends: F.grouped_mm(a, w.mT, offs=ends), operands)
+    settings = active()
+    assert settings
+    start_compiling(made, settings)
+    begun = [*hook]
+    assert len(begun) == 5
+    with lowering(), config.patch(max_autotune_gemm_backends=COMPETING):
+        assert begun == [spec for one in _choices()[1:] for spec in one.choice.specs]
+
+
+def _autotuner() -> Any:
+    return vars(mm_grouped)[GROUPED.name]
+
+
+def test_without_tilecast_choices_are_inductors_own(graph: Any) -> None:
+    stock = _autotuner()
+    install(k=5)
+    assert _autotuner() is not stock
+    with config.patch(max_autotune_gemm_backends="ATEN"):
+        assert names_of(_choices()) == ["_grouped_mm"]
+    uninstall()
+    assert _autotuner() is stock
+    assert names_of(_choices()) == ["_grouped_mm"]
+
+
+def test_a_model_that_was_trained_on_no_groups_chooses_none_without_a_benchmark(
+    graph: Any, model_of: Any
+) -> None:
+    install(k=1)
+    assert names_of(_choices()) == ["_grouped_mm"]
+    assert counters["tilecast"]["not covered: grouped_mm"] == 1
+    install(k=1, model=model_of("bf16:rcr:row-groups"))
+    (only,) = _choices()
+    assert isinstance(only, TilecastCaller)
+
+
+def test_all_that_compete_have_the_same_bits_where_rows_are_to_keep_theirs(graph: Any) -> None:
+    install(invariant=True)
+    assert all(isinstance(choice, TilecastCaller) for choice in _choices())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["ends in int64", "wide", "columns no multiple of 8", "rows symbolic"],
+)
+def test_other_groups_are_pytorchs(graph: Any, kind: str) -> None:
+    install(k=5)
+    a, b, ends = grouped()
+    if kind == "ends in int64":
+        ends = node("ends", [G], dtype=torch.int64)
+    elif kind == "wide":
+        a, b, ends = grouped(dtype=torch.float32)
+    elif kind == "columns no multiple of 8":
+        a, b, ends = grouped(n=2044)
+    else:
+        a, b, ends = grouped(m=graph.sizevars.shape_env.create_unbacked_symint().node.expr)
+    assert names_of(_choices(a, b, ends)) == ["_grouped_mm"]
+
+
+def test_groups_along_k_and_batches_are_pytorchs(graph: Any) -> None:
+    install(k=5)
+    ends = node("ends", [G], dtype=torch.int32)
+    along_k = node("a", [64, M], [1, 64]), node("b", [M, N])
+    assert names_of(lowered(aten._grouped_mm.default, *along_k, ends)) == ["_grouped_mm"]
+    batch = node("c", [G, 64, K]), node("d", [G, K, N])
+    assert names_of(lowered(aten._grouped_mm.default, *batch)) == ["_grouped_mm"]
