@@ -171,14 +171,23 @@ class GemmProblem:
         Rows, columns and numbers that an epilogue reads are small beside these. B is not read for a
         group without rows.
         """
+        return self._bytes(self.products)
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes of all matrices, also of B for groups without rows."""
+        return self._bytes(self.batch)
+
+    def _bytes(self, products: int) -> float:
+        """Of A, out, and B of some products."""
         operands = self.operands
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
         like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
         out = like_out * operands.out.dtype.bytes(self.m * self.out_n)
         if operands.groups:
-            return a + b * self.products + out
-        return (a + b + out) * self.batch
+            return a + b * products + out
+        return (a + b + out) * products
 
     @property
     def family(self) -> tuple[int, int]:

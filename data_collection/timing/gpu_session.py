@@ -228,7 +228,7 @@ class GpuBench:
         self._between_looks = max(LEAST_BETWEEN, between)
         cold = math.ceil(COLD_FACTOR * gpu.l2_bytes / problem.min_bytes)
         sets = max(MIN_SETS, min(self._launches, cold))
-        self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.min_bytes)))
+        self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.stored_bytes)))
         self._sets: list[tuple] = []
         self._stream = torch.cuda.Stream()
 
