@@ -65,8 +65,8 @@ def _behind(product: Node) -> Iterator[Match]:
         (start,) = start.users
         reshapes.append(start)
     dtype = product.meta["val"].dtype
-    split, halves = _halves(start, columns(product))
-    between = (*reshapes, *split)
+    splits, halves = _halves(start, columns(product))
+    between = (*reshapes, *splits)
     values = dict(zip(halves, _pairs(), strict=True)) if halves else {start: _points()}
     while len(values) <= LONGEST:
         readers = {user for node in values for user in node.users} - values.keys()
@@ -93,27 +93,26 @@ def _behind(product: Node) -> Iterator[Match]:
 
 
 def _halves(whole: Node, n: int | None) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """What splits the n columns of a node, where one operator does, and the first and second half.
+    """What splits the n columns of a node, if operators do, and the first and second half.
 
     Nothing and nothing where they are not all that is read of it.
     """
-    split, parts = (), tuple(whole.users)
-    if len(parts) == 1 and isinstance(parts[0].meta.get("val"), list | tuple):
-        split, parts = parts, tuple(parts[0].users)
+    splits = tuple(one for one in whole.users if isinstance(one.meta.get("val"), list | tuple))
+    parts = [part for one in whole.users for part in (one.users if one in splits else (one,))]
+    if not n or columns(whole) != n or len(parts) != 2:
+        return (), ()
     halves = {}
     for part in parts:
-        cut = split[0] if split and part.target is getitem else part
+        cut = part.args[0] if part.target is getitem else part
         half = part.meta.get("val")
         # The argument is there, as it is not the first dimension; but as a keyword.
-        known = cut.target in HALVING and len(cut.args) > HALVING[cut.target]
+        known = isinstance(cut, Node) and len(cut.args) > HALVING.get(cut.target, len(cut.args))
         if known and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
             place = half.storage_offset() - whole.meta["val"].storage_offset()
             halves[place, columns(part)] = part
-    if not n or columns(whole) != n or len(parts) != len(halves):
-        return (), ()
     first, second = (0, n // 2), (n // 2, n // 2)
     known = halves.keys() == {first, second}
-    return (split, (halves[first], halves[second])) if known else ((), ())
+    return (splits, (halves[first], halves[second])) if known else ((), ())
 
 
 def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:

@@ -227,6 +227,7 @@ HALVES: dict[str, Callable[..., Any]] = {
     "chunk": lambda x: x.chunk(2, -1),
     "split": lambda x: x.split(x.shape[-1] // 2, dim=-1),
     "split by sizes": lambda x: x.split([x.shape[-1] // 2] * 2, dim=x.ndim - 1),
+    "a chunk each": lambda x: (x.chunk(2, -1)[0], x.chunk(2, -1)[1]),
     "slices": _sliced,
 }
 """Ways to write the two halves of a merged weight's product: Phi-3 and GLM take a chunk."""
