@@ -19,12 +19,13 @@ from torch.fx.node import map_arg
 
 from tilecast.data_collection.timing.tensors import applied
 from tilecast.heuristics import operands
-from tilecast.heuristics.operands import ROW, Extra
+from tilecast.heuristics.operands import GROUPS, ROW, Extra
 from tilecast.inductor_hook.fuse.baseline import whole
 from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
     CONVERT,
     EXPAND,
+    GROUPED,
     HALVING,
     OPAQUE,
     PRODUCTS,
@@ -51,7 +52,7 @@ def activations(graph: Graph) -> Iterator[Match]:
     It does not where Inductor computes something else of the result element by element, and does
     the activation in the same kernel.
     """
-    for target in PRODUCTS:
+    for target in (*PRODUCTS, GROUPED):
         for product in graph.find_nodes(op="call_function", target=target):
             # Without factors, which are keywords.
             if is_covered(product.meta["val"]) and not product.kwargs:
@@ -117,6 +118,9 @@ def _halves(whole: Node, n: int | None) -> tuple[tuple[Node, ...], tuple[Node, .
 
 def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:
     """The activation or gate, if the product adds nothing but a row."""
+    if product.target is GROUPED:
+        yield from _of_groups(product, steps, name)
+        return
     *bias, a, b = cast(tuple[Node, ...], product.args)
     rows = [one.all_input_nodes[0] if one.target is EXPAND else one for one in bias]
     dtype, n = product.meta["val"].dtype, columns(product)
@@ -130,6 +134,16 @@ def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]
     extras = (Extra("bias", ROW),) * len(rows)
     fused = Fused(name, extras, dtype, whole, epilogue=(name,))
     yield Match(fused, product, steps, (a, b, *rows))
+
+
+def _of_groups(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:
+    """The same behind a product of groups of rows, which are all that has these three operands."""
+    operands = cast(tuple[Node, ...], product.args)
+    ranks = [one.meta["val"].ndim for one in operands if isinstance(one, Node)]
+    if len(operands) == 3 and ranks == [2, 3, 1]:
+        dtype = product.meta["val"].dtype
+        fused = Fused(name, GROUPS["row-groups"].extras, dtype, whole, epilogue=(name,))
+        yield Match(fused, product, steps, operands)
 
 
 def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:

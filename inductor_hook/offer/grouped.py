@@ -6,8 +6,7 @@ some GPUs others. Tilecast's join them where they are handed to the autotuner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 
 from tilecast.data_collection.timing.tensors import group_ends
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.offer.offer import beside
 
 OPERATOR = "grouped_mm"
@@ -44,14 +44,19 @@ def with_tilecast(
         return choices, options
     _ = V.choices  # which is bound when it is asked for, so that times are passed on
     every = beside(choices, MMKernelInputs(nodes, None, layout.dtype, 0, 1), op)
-    if len(every) > len(choices):
-        makers = options.get("input_gen_fns") or {}
-        rows, groups = int(layout.size[0]), int(nodes[1].get_size()[0])
-        options["input_gen_fns"] = makers | {ENDS: partial(_ends, rows, groups)}
+    for caller in every[len(choices) :][:1]:
+        options["input_gen_fns"] = makers(caller.choice.matmul.hint)
     return every, options
 
 
-def _ends(rows: int, groups: int, node: Any) -> torch.Tensor:
-    """The same each time, and without a draw from the user's generator."""
-    found = group_ends(rows, groups, torch.Generator().manual_seed(0))
-    return found.to(node.get_device(), node.get_dtype())
+def makers(problem: GemmProblem) -> dict[int, Callable[[Any], torch.Tensor]]:
+    """What makes operands that are not any numbers to time a product with: where groups end.
+
+    The same each time, and without a draw from the user's generator.
+    """
+
+    def ends(node: Any) -> torch.Tensor:
+        found = group_ends(problem.m, problem.batch, torch.Generator().manual_seed(0))
+        return found.to(node.get_device(), node.get_dtype())
+
+    return {ENDS: ends} if problem.operands.groups else {}
