@@ -58,13 +58,14 @@ BATCHED = tuple(f"bf16:rcr:{step}" for step in ("bias", "c", "beta-c", "alpha+be
 def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
     """A kernel each with and without swap_ab, split, alternation of warp groups, two CTAs an SM.
 
-    And of each cluster, for operands with a gate.
+    And of each cluster, and with the smallest tiles, for operands with a gate.
     """
     shown = {}
     for config in cast("tuple[QuackConfig, ...]", space(operands, hardware("H200")).configs[::7]):
+        if operands.gate:  # whose loads are shared, and pieces stored, in another way
+            shown.setdefault(("smallest", config.swap_ab), config)
+            shown["cluster", config.cluster_m, config.cluster_n] = config
         if config.tile_m * config.tile_n >= 64 * 64:
-            if operands.gate:  # whose loads are shared in another way
-                shown["cluster", config.cluster_m, config.cluster_n] = config
             shown["split", config.swap_ab, config.split_k > 1] = config
             shown["schedule", config.ping_pong, config.tile_m] = config
             shown["shared", config.swap_ab, config.ctas_per_sm] = config
