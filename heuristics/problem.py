@@ -23,8 +23,6 @@ STRETCHED_N, STRETCHED_K = 2112, 2048
 """Most columns and least k that are added up in stretches where m must not matter. With more
 columns, 33 tiles of 64, four CTAs a tile would be more than the 132 SMs of a Hopper GPU; with a
 shorter k a split gains nothing at any m (benchmarks/results/invariant_regret.json)."""
-STRETCH_BYTES = 256 * STRETCHES
-"""Of k, whose multiples are cut alike by stages of 128 and of 256 bytes."""
 
 PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 """The columns that a problem takes in a table: `GemmProblem.row` and `GemmProblem.from_row`."""
@@ -151,10 +149,9 @@ class GemmProblem:
         """
         operands = self.operands
         few_tiles = self.n <= STRETCHED_N and self.k >= max(2 * self.n, STRETCHED_K)
-        even = operands.a.dtype.bytes(self.k) % STRETCH_BYTES == 0
         whole = operands.acc.name == "int32"
         apart = whole or operands.promoted or operands.converted or operands.groups
-        if apart or not (few_tiles and even):
+        if apart or not few_tiles:
             return self
         return replace(self, operands=replace(operands, stretches=STRETCHES))
 

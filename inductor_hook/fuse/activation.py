@@ -66,7 +66,7 @@ def _behind(product: Node) -> Iterator[Match]:
         (start,) = start.users
         reshapes.append(start)
     dtype = product.meta["val"].dtype
-    splits, halves = _halves(start, columns(product))
+    splits, halves = _halves(product, *reshapes)
     between = (*reshapes, *splits)
     values = dict(zip(halves, _pairs(), strict=True)) if halves else {start: _points()}
     while len(values) <= LONGEST:
@@ -93,27 +93,28 @@ def _behind(product: Node) -> Iterator[Match]:
                 return
 
 
-def _halves(whole: Node, n: int | None) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """What splits the n columns of a node, if operators do, and the first and second half.
+def _halves(product: Node, *reshapes: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """What splits the columns of a product, if operators do, and the first and second half.
 
-    Nothing and nothing where they are not all that is read of it.
+    Nothing and nothing where they are not all that is read of it, or it is reshaped across columns.
     """
+    n, whole = columns(product), (product, *reshapes)[-1]
     splits = tuple(one for one in whole.users if isinstance(one.meta.get("val"), list | tuple))
     parts = [part for one in whole.users for part in (one.users if one in splits else (one,))]
-    if not n or columns(whole) != n or len(parts) != 2:
+    if not n or n % 2 or len(parts) != 2 or {columns(one) for one in reshapes} - {n}:
         return (), ()
     halves = {}
     for part in parts:
         cut = part.args[0] if part.target is getitem else part
         half = part.meta.get("val")
-        # The argument is there, as it is not the first dimension; but as a keyword.
-        known = isinstance(cut, Node) and len(cut.args) > HALVING.get(cut.target, len(cut.args))
-        if known and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
+        # Of another dimension than the first, which goes without saying; and not by a keyword.
+        cuts = isinstance(cut, Node) and len(cut.args) > HALVING.get(cut.target, len(cut.args))
+        if cuts and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
             place = half.storage_offset() - whole.meta["val"].storage_offset()
             halves[place, columns(part)] = part
     first, second = (0, n // 2), (n // 2, n // 2)
-    known = halves.keys() == {first, second}
-    return (splits, (halves[first], halves[second])) if known else ((), ())
+    found = halves.keys() == {first, second}
+    return (splits, (halves[first], halves[second])) if found else ((), ())
 
 
 def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:

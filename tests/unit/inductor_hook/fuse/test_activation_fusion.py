@@ -343,6 +343,9 @@ NO_GATES: dict[str, Callable[..., Any]] = {
     "interleaved": lambda x: F.silu(_slice(x, 0, N, 2)) * _slice(x, 1, N, 2),
     "overlapping": lambda x: F.silu(_slice(x, 0, N // 2)) * _slice(x, N // 4, 3 * N // 4),
     "of half a head": lambda x: F.silu((y := x.view(M, 2, -1).chunk(2, -1))[0]) * y[1],
+    "reshaped in between": lambda x: _gate(HALVES["chunk"], "silu-mul")(
+        x.view(M // 2, 4, -1).view(M, N)
+    ),
     "clamped": _clamped,
     "a sigmoid": lambda x: F.glu(x),
     "a sum": lambda x: F.silu((y := x.chunk(2, -1))[0]) + y[1],
