@@ -31,7 +31,7 @@ def _experts(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.
     return F.grouped_mm(F.silu(gate) * value, down, offs=ends)
 
 
-def _tensors() -> tuple[torch.Tensor, ...]:
+def _tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     x, up, ends = random_inputs(UP)
     _, down, _ = random_inputs(DOWN)
