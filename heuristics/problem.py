@@ -23,8 +23,6 @@ STRETCHED_N, STRETCHED_K = 2112, 2048
 """Most columns and least k that are added up in stretches where m must not matter. With more
 columns, 33 tiles of 64, four CTAs a tile would be more than the 132 SMs of a Hopper GPU; with a
 shorter k a split gains nothing at any m (benchmarks/results/invariant_regret.json)."""
-STRETCH_BYTES = 256 * STRETCHES
-"""Of k, whose multiples are cut alike by stages of 128 and of 256 bytes."""
 
 PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 """The columns that a problem takes in a table: `GemmProblem.row` and `GemmProblem.from_row`."""
@@ -151,10 +149,9 @@ class GemmProblem:
         """
         operands = self.operands
         few_tiles = self.n <= STRETCHED_N and self.k >= max(2 * self.n, STRETCHED_K)
-        even = operands.a.dtype.bytes(self.k) % STRETCH_BYTES == 0
         whole = operands.acc.name == "int32"
         apart = whole or operands.promoted or operands.converted or operands.groups
-        if apart or not (few_tiles and even):
+        if apart or not few_tiles:
             return self
         return replace(self, operands=replace(operands, stretches=STRETCHES))
 
@@ -171,14 +168,23 @@ class GemmProblem:
         Rows, columns and numbers that an epilogue reads are small beside these. B is not read for a
         group without rows.
         """
+        return self._bytes(self.products)
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes of all matrices, also of B for groups without rows."""
+        return self._bytes(self.batch)
+
+    def _bytes(self, products: int) -> float:
+        """Of A, out, and B of some products."""
         operands = self.operands
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
         like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
         out = like_out * operands.out.dtype.bytes(self.m * self.out_n)
         if operands.groups:
-            return a + b * self.products + out
-        return (a + b + out) * self.batch
+            return a + b * products + out
+        return (a + b + out) * products
 
     @property
     def family(self) -> tuple[int, int]:

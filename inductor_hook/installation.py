@@ -342,7 +342,7 @@ def _beside(
     # Only here: Inductor is half imported when this is put in its place.
     from tilecast.inductor_hook.offer.grouped import with_tilecast
 
-    every = with_tilecast(op, choices, nodes, layout)
+    every, options = with_tilecast(op, choices, nodes, layout, options)
     return stock(op, every, nodes, layout, *rest, **options)
 
 

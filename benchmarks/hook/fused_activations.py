@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
-    "silu-mul": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
+    "silu-mul": lambda x: F.silu((halves := x.chunk(2, -1))[0]) * halves[1],
 }
 
 

@@ -29,7 +29,7 @@ from tilecast.heuristics.operands import COLUMN, MATRIX, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.run.static import loaded_kernel
 from tilecast.kernels.build.builder import object_builder
-from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.candidates import space
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
@@ -62,13 +62,6 @@ class Kind(NamedTuple):
         """What m and the place of the first row are multiples of."""
         along_m = "col" in (self.operands.a.major, self.operands.out.major)
         return 16 if along_m else 1
-
-    @property
-    def problems(self) -> list[GemmProblem]:
-        """One of each (n, k) that has candidates."""
-        batch = BATCH if self.batched else 1
-        every = (GemmProblem(POOL, n, k, batch, self.operands) for n, k in FAMILIES)
-        return [problem for problem in every if candidates(problem, GPU)]
 
 
 _TEXTS = (
@@ -219,7 +212,10 @@ def compared(
     kind: Kind, kernels: Mapping[KernelSpec, bool], draws: int, device: str = "cuda"
 ) -> Row:
     """What kernels agree on, of which at least one breaks no rule."""
-    pools = [Pool(kind, problem, device) for problem in kind.problems]
+    pools = [
+        Pool(kind, GemmProblem(POOL, n, k, BATCH if kind.batched else 1, kind.operands), device)
+        for n, k in FAMILIES
+    ]
     launches = {spec: loaded_kernel(spec, 0) for spec in kernels}
     wholes = {spec: [pool.whole(launch) for pool in pools] for spec, launch in launches.items()}
     groups: list[KernelSpec] = []  # one of each set of kernels that agree on all pools

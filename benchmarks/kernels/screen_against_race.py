@@ -86,7 +86,10 @@ class Screens(GpuSession):
                 "device": self.card,
                 "candidates": len(entrants) - 1,
                 "configs": [config.name for config in near],
-                "finalists": {name: [one.name for one in few] for name, few in finalists.items()},
+                "finalists": {
+                    name: sorted(near.index(one) for one in few if one in near)
+                    for name, few in finalists.items()
+                },
                 "microseconds": {
                     name: [round(statistics.median(found[config]), 3) for config in near]
                     for name, found in times.items()
@@ -128,16 +131,17 @@ def figures(rows: Sequence[Row]) -> Row:
 def _compared(row: Row, screen: str) -> Row:
     """One screen of a problem beside the race, of the kernels near the race's best."""
     raced, screened = row["microseconds"]["race"], row["microseconds"][screen]
-    best, finalists = min(raced), set(row["finalists"][screen])
+    best, finalists = min(raced), row["finalists"][screen]
     near = [at for at, time in enumerate(raced) if time <= NEAR * best]
     logs = [math.log(screened[at] / raced[at]) for at in near]
-    sent = [raced[at] for at, name in enumerate(row["configs"]) if name in finalists]
+    sent = [raced[at] for at in finalists]
     return {
         "near": len(near),
         "finalists": len(finalists),
         "deviation": statistics.pstdev(logs),
         "range": max(logs) - min(logs),
-        "found": row["configs"][raced.index(best)] in finalists,
+        "found": raced.index(best) in finalists,
+        "place": 1 + sum(time < screened[raced.index(best)] for time in screened),
         "lost": min(sent) / best - 1,
     }
 
@@ -149,6 +153,7 @@ def _figures(found: Sequence[Row]) -> Row:
         "deviation": {"median": _median(values, "deviation"), "most": max(values["deviation"])},
         "range": {"median": _median(values, "range"), "most": max(values["range"])},
         "best among finalists": sum(values["found"]),
+        "place of the best": {"median": _median(values, "place"), "most": max(values["place"])},
         "most lost where it is not": max(values["lost"]),
         "finalists": _median(values, "finalists"),
         "within 5% in the race": _median(values, "near"),

@@ -210,3 +210,19 @@ def common_kernels(figures: Figures) -> str:
         for name, one in found.items()
     ]
     return markdown(["first choices / all of the first five / whole fives", *sizes], rows)
+
+
+def screens(figures: Figures) -> str:
+    """How far screens are from races, and how often the race's best was sent there."""
+    heading = ["screens", "deviation, median / most", "range, median / most", "best was raced"]
+    rows = [
+        [name]
+        + [
+            f"{percent(one[of]['median'])} / {percent(one[of]['most'])}"
+            for of in ("deviation", "range")
+        ]
+        + [f"{one['best among finalists']} of {one['problems']}", f"{one['finalists']:.0f}"]
+        + ["{median:.0f} / {most}".format(**one["place of the best"])]
+        for name, one in newest(figures["screen_against_race"]).items()
+    ]
+    return markdown([*heading, "kernels raced", "place of the best, median / most"], rows)

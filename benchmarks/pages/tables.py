@@ -38,6 +38,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "adaptive k": learner_tables.adaptive_k,
     "learning on a gpu": learner_tables.learning,
     "common kernels": learner_tables.common_kernels,
+    "screens": learner_tables.screens,
     "compile time": hook_tables.compile_time,
     "kernel speed": hook_tables.kernel_speed,
     "llama kinds": hook_tables.llama_kinds,

@@ -31,6 +31,10 @@ MEMORY_BYTES = 2**30
 """Read by the kernel that measures the memory's bandwidth: far more than any level 2 holds."""
 PRODUCT_EXTENT = 8192
 """m, n and k of the product that measures the matrix rate."""
+USUAL_BANDWIDTH, USUAL_PRODUCT_RATE = 0.9, 0.75
+"""About what an H200 and an H100 reach of their data sheets' rates when these are measured so."""
+SOLD_WITH_LESS = 0.75
+"""A part that reaches less than this of what others do is sold with less than it seems to have."""
 REPEATS, TRIALS = 20, 5
 """Launches in one timing, and timings, of which the best counts, before the card grows warm."""
 
@@ -109,10 +113,9 @@ def _measured_apart(device: int) -> Hardware:
 
 
 def measured_gpu(device: int) -> Hardware:
-    """What the driver states of a CUDA device, with rates that are measured in a few seconds.
+    """What the driver states of a CUDA device, less what a pass over memory and a product deny.
 
-    The rates are those of a pass over memory, of one within level 2 and of a large bf16 product.
-    They are below those of data sheets, but are those of this part; many parts are sold with less.
+    It takes a few seconds: many parts are sold with less than their clocks and SMs promise.
 
     Raises:
         TilecastError: as `stated_gpu`.
@@ -120,11 +123,21 @@ def measured_gpu(device: int) -> Hardware:
     stated = stated_gpu(device)
     return replace(
         stated,
-        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
-        # What is read and what is written, and room to spare.
-        l2_bytes_per_second=_bandwidth(device, stated.l2_bytes // 4),
-        peak_flops=_product_rate(device),
+        dram_bytes_per_second=on_data_sheet(
+            stated.dram_bytes_per_second, _bandwidth(device, MEMORY_BYTES) / USUAL_BANDWIDTH
+        ),
+        peak_flops=on_data_sheet(stated.peak_flops, _product_rate(device) / USUAL_PRODUCT_RATE),
     )
+
+
+def on_data_sheet(stated: float, reached: float) -> float:
+    """The rate of a GPU on the scale of data sheets, which models are trained with.
+
+    Args:
+        stated: what clocks, widths and SMs promise.
+        reached: what a part that keeps its promises would have to state to reach what was measured.
+    """
+    return reached if reached < SOLD_WITH_LESS * stated else stated
 
 
 def stated_gpu(device: int) -> Hardware:
@@ -204,7 +217,7 @@ def _undescribed(device: int, reason: str) -> TilecastError:
 
 
 def _bandwidth(device: int, size: int) -> float:
-    """Bytes a second, read plus written, of a kernel that passes over ``size`` bytes."""
+    """Bytes a second, read plus written, of a kernel that passes over ``size`` bytes of memory."""
     import torch
 
     source = torch.zeros(size // 4, dtype=torch.int32, device=f"cuda:{device}")

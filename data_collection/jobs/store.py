@@ -205,14 +205,23 @@ class MeasurementStore:
         rows = self._database.execute(f"SELECT * FROM {table}")
         return sum(_hash(row) for row in rows if not str(row[0]).startswith(_SEAL)) % 2**64
 
+    def _check_seals(self) -> None:
+        for table in _SEALED:
+            self._check_seal(table)
+
     def _check_seal(self, table: str) -> None:
         """Raise a ValueError where a row is not what was written."""
         if self._seal(table) not in (None, self._sum(table)):
             raise ValueError(f"damaged: rows of {table} are not what was written")
 
     def begin_run(self, provenance: dict[str, object]) -> None:
-        """Record the provenance of the measurements from now on."""
+        """Record the provenance of the measurements from now on.
+
+        Raises:
+            TilecastError: a row is not what was written, so that nothing is added to it.
+        """
         with self._access("runs") as database:
+            self._check_seals()
             query = "INSERT INTO runs (provenance) VALUES (?)"
             self._run = database.execute(query, (json.dumps(provenance),)).lastrowid
 
@@ -313,8 +322,7 @@ class MeasurementStore:
 
         names, runs = ", ".join(COLUMNS), self.runs()
         with self._access() as database:
-            for table in _SEALED:
-                self._check_seal(table)
+            self._check_seals()
             versions = dict(database.execute(_FACTS))
             made_with = {
                 "space_version": int(versions.get("space", "")),

@@ -228,7 +228,7 @@ class GpuBench:
         self._between_looks = max(LEAST_BETWEEN, between)
         cold = math.ceil(COLD_FACTOR * gpu.l2_bytes / problem.min_bytes)
         sets = max(MIN_SETS, min(self._launches, cold))
-        self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.min_bytes)))
+        self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.stored_bytes)))
         self._sets: list[tuple] = []
         self._stream = torch.cuda.Stream()
 
@@ -236,7 +236,7 @@ class GpuBench:
         """Time many entrants, without the card's level; see the protocol."""
         with torch.cuda.stream(self._stream):
             self._new_sets()
-            # Most kernels are timed once. PyTorch's is never the slowest, where there is one.
+            # PyTorch's kernel is near the best, where it multiplies the problem.
             shown = None if None in entrants else entrants[len(entrants) // 2]
             kernels = self._captured(entrants, 1)
             (reference,) = self._captured([shown], LOOK_GRAPHS)
@@ -314,11 +314,11 @@ class GpuBench:
             for config in configs:
                 spec = KernelSpec.for_problem(config, self._problem)
                 session.announce(spec)
-                launch, finish = (
+                launch, chains = (
                     session.launcher(config, self._problem),
-                    partial(session.finish, spec),
+                    spec not in session.chained,
                 )
-                if found := used.wrong(launch, finish, chains=spec not in session.chained):
+                if found := used.wrong(launch, partial(session.finish, spec), chains=chains):
                     raise KernelFailure(spec, found)
                 session.chained.add(spec)
             session.announce(None)

@@ -135,7 +135,12 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
     Returns:
         A screen row for every entrant and a race row for every finalist and regime; no race rows
         where there is no tilecast kernel.
+
+    Raises:
+        KernelFailure, CardFailure: as `Bench`.
     """
+    if not entrants:
+        return []
     screened = bench.screen(entrants, SCREEN_ROUNDS, SECOND_LOOK)
     times = dict(zip(entrants, screened, strict=True))
     rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]

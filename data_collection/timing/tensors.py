@@ -120,15 +120,15 @@ def _extra(problem: GemmProblem, extra: Extra, device: str) -> torch.Tensor | fl
     return values.uniform_(0.5, 1.5) if extra.name.startswith("scale") else values.normal_()
 
 
-def group_ends(rows: int, groups: int) -> torch.Tensor:
+def group_ends(rows: int, groups: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Random ends of groups of rows, with the last row in the last of them.
 
     Each row goes to a group by itself, by shares that are drawn from the flat Dirichlet
     distribution: of 64 groups the largest has some five times its share, and the least nothing.
     """
-    shares = torch.empty(groups).exponential_()
-    counts = torch.multinomial(shares, rows, replacement=True).bincount(minlength=groups)
-    return counts.cumsum(0).int()
+    shares = torch.empty(groups).exponential_(generator=generator)
+    group_of = torch.multinomial(shares, rows, replacement=True, generator=generator)
+    return group_of.bincount(minlength=groups).cumsum(0).int()
 
 
 def _by_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

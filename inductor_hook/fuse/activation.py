@@ -19,12 +19,13 @@ from torch.fx.node import map_arg
 
 from tilecast.data_collection.timing.tensors import applied
 from tilecast.heuristics import operands
-from tilecast.heuristics.operands import ROW, Extra
+from tilecast.heuristics.operands import GROUPS, ROW, Extra
 from tilecast.inductor_hook.fuse.baseline import whole
 from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
     CONVERT,
     EXPAND,
+    GROUPED,
     HALVING,
     OPAQUE,
     PRODUCTS,
@@ -51,7 +52,7 @@ def activations(graph: Graph) -> Iterator[Match]:
     It does not where Inductor computes something else of the result element by element, and does
     the activation in the same kernel.
     """
-    for target in PRODUCTS:
+    for target in (*PRODUCTS, GROUPED):
         for product in graph.find_nodes(op="call_function", target=target):
             # Without factors, which are keywords.
             if is_covered(product.meta["val"]) and not product.kwargs:
@@ -65,8 +66,8 @@ def _behind(product: Node) -> Iterator[Match]:
         (start,) = start.users
         reshapes.append(start)
     dtype = product.meta["val"].dtype
-    split, halves = _halves(start, columns(product))
-    between = (*reshapes, *split)
+    splits, halves = _halves(product, *reshapes)
+    between = (*reshapes, *splits)
     values = dict(zip(halves, _pairs(), strict=True)) if halves else {start: _points()}
     while len(values) <= LONGEST:
         readers = {user for node in values for user in node.users} - values.keys()
@@ -92,32 +93,35 @@ def _behind(product: Node) -> Iterator[Match]:
                 return
 
 
-def _halves(whole: Node, n: int | None) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """What splits the n columns of a node, where one operator does, and the first and second half.
+def _halves(product: Node, *reshapes: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """What splits the columns of a product, if operators do, and the first and second half.
 
-    Nothing and nothing where they are not all that is read of it.
+    Nothing and nothing where they are not all that is read of it, or it is reshaped across columns.
     """
-    split, parts = (), tuple(whole.users)
-    if len(parts) == 1 and isinstance(parts[0].meta.get("val"), list | tuple):
-        split, parts = parts, tuple(parts[0].users)
+    n, whole = columns(product), (product, *reshapes)[-1]
+    splits = tuple(one for one in whole.users if isinstance(one.meta.get("val"), list | tuple))
+    parts = [part for one in whole.users for part in (one.users if one in splits else (one,))]
+    if not n or n % 2 or len(parts) != 2 or {columns(one) for one in reshapes} - {n}:
+        return (), ()
     halves = {}
     for part in parts:
-        cut = split[0] if split and part.target is getitem else part
+        cut = part.args[0] if part.target is getitem else part
         half = part.meta.get("val")
-        # The argument is there, as it is not the first dimension; but as a keyword.
-        known = cut.target in HALVING and len(cut.args) > HALVING[cut.target]
-        if known and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
+        # Of another dimension than the first, which goes without saying; and not by a keyword.
+        cuts = isinstance(cut, Node) and len(cut.args) > HALVING.get(cut.target, len(cut.args))
+        if cuts and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
             place = half.storage_offset() - whole.meta["val"].storage_offset()
             halves[place, columns(part)] = part
-    if not n or columns(whole) != n or len(parts) != len(halves):
-        return (), ()
     first, second = (0, n // 2), (n // 2, n // 2)
-    known = halves.keys() == {first, second}
-    return (split, (halves[first], halves[second])) if known else ((), ())
+    found = halves.keys() == {first, second}
+    return (splits, (halves[first], halves[second])) if found else ((), ())
 
 
 def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:
     """The activation or gate, if the product adds nothing but a row."""
+    if product.target is GROUPED:
+        yield from _of_groups(product, steps, name)
+        return
     *bias, a, b = cast(tuple[Node, ...], product.args)
     rows = [one.all_input_nodes[0] if one.target is EXPAND else one for one in bias]
     dtype, n = product.meta["val"].dtype, columns(product)
@@ -131,6 +135,16 @@ def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]
     extras = (Extra("bias", ROW),) * len(rows)
     fused = Fused(name, extras, dtype, whole, epilogue=(name,))
     yield Match(fused, product, steps, (a, b, *rows))
+
+
+def _of_groups(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:
+    """The same behind a product of groups of rows, which are all that has these three operands."""
+    operands = cast(tuple[Node, ...], product.args)
+    ranks = [one.meta["val"].ndim for one in operands if isinstance(one, Node)]
+    if len(operands) == 3 and ranks == [2, 3, 1]:
+        dtype = product.meta["val"].dtype
+        fused = Fused(name, GROUPS["row-groups"].extras, dtype, whole, epilogue=(name,))
+        yield Match(fused, product, steps, operands)
 
 
 def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:

@@ -27,6 +27,7 @@ from tilecast.inductor_hook.fuse.fx import aten
 from tilecast.inductor_hook.fuse.int8 import quantized_products
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.offer import precompile
+from tilecast.inductor_hook.offer.grouped import makers
 from tilecast.inductor_hook.offer.offer import FUSED, own
 from tilecast.inductor_hook.patch.torch_versions import autotuned
 from tilecast.inductor_hook.settings import asked
@@ -111,7 +112,7 @@ class FusedProduct:
         self, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor
     ) -> torch.Tensor:
         """An empty result: since 2.14 Inductor asks for it anew where operands have changed."""
-        n = b.shape[0 if self.fused.transposed else 1] // self.fused.columns_for_one
+        n = b.shape[-2 if self.fused.transposed else -1] // self.fused.columns_for_one
         return a.new_empty(*a.shape[:-1], n, dtype=self.fused.out)
 
     def _by_one_kernel(self, operands: Sequence[TensorBox]) -> TensorBox | None:
@@ -146,7 +147,7 @@ class FusedProduct:
         if not stand_ins:
             return None
         # tilecast's last: they compile meanwhile.
-        return autotuned(FUSED, [*stand_ins, *choices], nodes, layout)
+        return autotuned(FUSED, [*stand_ins, *choices], nodes, layout, makers(problem))
 
 
 def _lowered(graph: Graph, operands: Sequence[TensorBox]) -> TensorBox:
@@ -164,7 +165,7 @@ def _kernel_inputs(fused: Fused, operands: Sequence[TensorBox]) -> MMKernelInput
     a = lowerings[aten.reshape](a, [-1, a.get_size()[-1]])
     if fused.transposed:
         b = lowerings[aten.permute](b, [1, 0])
-    n = b.get_size()[1]
+    n = b.get_size()[-1]
     extras = [_stored(extra, value, n) for extra, value in zip(fused.extras, values, strict=True)]
     nodes = realize_inputs(a, b, *extras)
     return _Inputs(nodes, fused)

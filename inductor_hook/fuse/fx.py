@@ -16,6 +16,8 @@ INT8_PRODUCT = aten._int_mm.default
 """The product of int8 by int8, in int32."""
 PRODUCTS = (aten.mm.default, aten.addmm.default)
 """Products of (a, b) and of (bias, a, b) that one kernel may do together with what follows."""
+GROUPED = aten._grouped_mm.default
+"""The product of groups of rows, and others."""
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 """They leave every element where it is."""
 HALVING: dict[Any, int] = {
@@ -34,7 +36,7 @@ ROW_VIEWS = (
     aten.unsqueeze.default,
 )
 """They leave the elements of a row in their order."""
-OPAQUE = (*PRODUCTS, aten.bmm.default, aten.baddbmm.default)
+OPAQUE = (*PRODUCTS, GROUPED, aten.bmm.default, aten.baddbmm.default)
 """Operators that Inductor puts into no kernel with what computes their operands."""
 DEVICE = "cuda"
 """The device of products that are fused."""

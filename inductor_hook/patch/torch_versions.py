@@ -116,8 +116,16 @@ def template_params(**params: Any) -> Any:
     return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
 
 
-def autotuned(op: str, choices: Sequence[Any], nodes: Sequence[Any], layout: Any) -> Any:
+def autotuned(
+    op: str,
+    choices: Sequence[Any],
+    nodes: Sequence[Any],
+    layout: Any,
+    makers: Mapping[int, Any],
+) -> Any:
     """The node of the fastest of some choices, which are benchmarked now.
+
+    ``makers`` make operands that are not any numbers, of the nodes by their place.
 
     Since 2.13 Inductor also returns the choice; since 2.15 a setting would put the benchmark off.
     """
@@ -126,7 +134,7 @@ def autotuned(op: str, choices: Sequence[Any], nodes: Sequence[Any], layout: Any
 
     with config.patch(pipeline_max_autotune_gemm=False):
         found = autotune_select_algorithm(
-            op, [*choices], nodes, layout, return_multi_template=False
+            op, [*choices], nodes, layout, input_gen_fns=makers, return_multi_template=False
         )
     return found[0] if isinstance(found, tuple) else found
 

@@ -22,6 +22,7 @@ from cutlass import Boolean, Int32, const_expr
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
+from tilecast.kernels.rules import TILE_K_BYTES
 
 if "quack" not in sys.modules:
     # The package's own __init__ imports its norms and losses, and Triton with them: no GEMM needs
@@ -103,6 +104,30 @@ class SplitScheduler(TileScheduler):
         return WorkTileInfo((Int32(0), Int32(0), Int32(0), Int32(0)), Boolean(False))
 
 
+class PairedSplitScheduler(SplitScheduler):
+    """The same, with k cut between pairs of stages: where kernels with stages twice as deep cut."""
+
+    @cute.jit
+    def get_split_k_tile_range(self, k_tile_total: Int32, split_idx: Int32, *, loc=None, ip=None):
+        """The first stage of a CTA's stretch, and the number of its stages."""
+        return _stretch(k_tile_total, split_idx, self.params.num_split_k, 2)
+
+
+@cute.jit
+def _stretch(stages: Int32, number: Int32, count: cutlass.Constexpr, together: cutlass.Constexpr):
+    """The first stage of a stretch of k, and the number of its stages.
+
+    Stretches are as long as each other, or the first of them are ``together`` stages longer: as
+    QuACK cuts k, but that so many stages stay together.
+    """
+    pieces = (stages + together - 1) // together
+    each = pieces // count
+    longer = pieces - each * count
+    first = (number * each + cutlass.min(number, longer)) * together
+    length = (each + Int32(number < longer)) * together
+    return first, cutlass.min(length, stages - first)
+
+
 class TunableGemm(ComposableEpiMixin, GemmSm90):
     """out = A @ B on Hopper, with every tuning parameter taken from a `QuackConfig`.
 
@@ -144,6 +169,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         )
         self.config, self.operands, self.any_rows = config, operands, any_rows
         self._stretches = operands.stretches if config.split_k == 1 else 1
+        depth = operands.a.dtype.bytes(config.tile_k)
+        self._together = TILE_K_BYTES[-1] // int(depth) if operands.stretches > 1 else 1
         self.occupancy = config.ctas_per_sm
         self.num_regs_load, self.num_regs_mma = map(int, registers(config, operands))
         self.a_transposed = config.swap_ab and not converted
@@ -175,11 +202,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         total = cute.make_rmem_tensor(sums.shape, sums.element_type)
         total.fill(-0.0)  # which changes no sum, not even one of -0
         takes_turns, self.pingpong = const_expr(self.pingpong), False
-        for _ in cutlass.range(self._stretches, unroll=1):
-            state = GemmSm90.mma(
-                *(self, pipeline, state, multiply, sums, slow),
-                *(k_tiles // self._stretches, warp_group),
-            )
+        for number in cutlass.range(self._stretches, unroll=1):
+            _, length = _stretch(k_tiles, number, self._stretches, self._together)
+            state = GemmSm90.mma(*(self, pipeline, state, multiply, sums, slow, length, warp_group))
             total.store(total.load() + sums.load())
         sums.store(total.load())
         self.pingpong = takes_turns
@@ -191,7 +216,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         """Which CTA multiplies what."""
         if varlen_m:
             return GroupScheduler
-        return TileScheduler if self.split_k == 1 else SplitScheduler
+        if self.split_k == 1:
+            return TileScheduler
+        return SplitScheduler if self._together == 1 else PairedSplitScheduler
 
     def kernel(self, *args, **kwargs):
         """The device code, ready to be launched."""

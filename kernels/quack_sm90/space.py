@@ -11,7 +11,7 @@ import numpy as np
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
-from tilecast.heuristics.problem import GATED_COLUMNS, STRETCH_BYTES, GemmProblem
+from tilecast.heuristics.problem import GATED_COLUMNS, GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
@@ -169,13 +169,18 @@ def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Brok
 @rule(
     HARDWARE,
     "a gate pairs accumulators of one thread, which are those of 8 columns of each half of B in "
-    "turn: along the kernel's own n, 32 columns at least, 16 in a multicast slice, none of another "
-    "warp group; B is read along k, and sums of a split of k are not exchanged",
+    "turn: 32 of the kernel's own n at least, 16 in a multicast slice, none of another warp group; "
+    "B is read along k as it is multiplied, and sums of a split of k are not exchanged",
 )
 def _gate(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    apart = c.swap_ab | (warp_groups(c)[1] == 2) | (c.split_k > 1)
-    cut = (c.tile_n % 32 != 0) | (c.tile_n % (GATED_COLUMNS * c.cluster_m) != 0)
-    return bool(operands.gate) & (apart | cut | (operands.b.major != "col"))
+    apart = (warp_groups(c)[1] == 2) | (c.split_k > 1)
+    cut = np.where(
+        c.swap_ab,
+        c.tile_m % (GATED_COLUMNS * c.cluster_n) != 0,
+        (c.tile_n % 32 != 0) | (c.tile_n % (GATED_COLUMNS * c.cluster_m) != 0),
+    )
+    along_k = operands.b.major == "col" and not operands.converted
+    return bool(operands.gate) & (apart | cut | (not along_k))
 
 
 @rule(
@@ -306,23 +311,17 @@ def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broke
     return ctas / (hardware.sm_count * c.ctas_per_sm) > SPLIT_WAVES
 
 
-@rule(PROBLEM, "each CTA of a split needs some stages of k to multiply")
+@rule(PROBLEM, "each CTA of a split, and each stretch of k, needs some stages to multiply")
 def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
-    stretch = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
-    return c.split_k * (c.split_k > 1) > stretch
-
-
-@rule(PROBLEM, "stretches of k end where stages of every depth do")
-def _stretch_ends(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
-    k_bytes = problem.operands.a.dtype.bytes(problem.k)
-    return problem.operands.stretches > 1 and k_bytes % STRETCH_BYTES != 0
+    most = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
+    stretches = problem.operands.stretches
+    return (c.split_k * (c.split_k > 1) > most) | (stretches > max(most, 1))
 
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
     _split_waves,
     _split_stretch,
-    _stretch_ends,
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""

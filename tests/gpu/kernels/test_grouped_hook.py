@@ -31,7 +31,7 @@ def _experts(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.
     return F.grouped_mm(F.silu(gate) * value, down, offs=ends)
 
 
-def _tensors() -> tuple[torch.Tensor, ...]:
+def _tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     x, up, ends = random_inputs(UP)
     _, down, _ = random_inputs(DOWN)
@@ -47,13 +47,16 @@ def _error(found: torch.Tensor, right: torch.Tensor) -> float:
     return (torch.linalg.norm(found.float() - right) / torch.linalg.norm(right)).item()
 
 
-@pytest.mark.parametrize("cpp_wrapper", [False, True])
-def test_both_products_run_tilecast_kernels_for_any_spread(cpp_wrapper: bool) -> None:
+@pytest.mark.parametrize(
+    ("cpp_wrapper", "fuse"), [(False, True), (False, False), (True, True)], ids=str
+)
+def test_both_products_run_tilecast_kernels_for_any_spread(cpp_wrapper: bool, fuse: bool) -> None:
+    """Whether or not the gate is part of the first, which its time decides."""
     torch._dynamo.reset()
     counters.clear()
     tensors = _tensors()
     settings = SETTINGS | {"cpp_wrapper": cpp_wrapper}
-    with installed(3), fresh_cache(), config.patch(settings), torch.no_grad():
+    with installed(3, fuse=fuse), fresh_cache(), config.patch(settings), torch.no_grad():
         layer: Callable = torch.compile(_experts, fullgraph=True)
         try:
             result, codes = run_and_get_code(layer, *tensors)

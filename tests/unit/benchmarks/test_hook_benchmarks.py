@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import compile_time
+import fused_activations
 import inductor_timing
 import invariant_models
 import pandas as pd
@@ -13,6 +14,9 @@ import real_models
 import runner
 import steps
 import torch
+from hook_graph import traced
+
+from tilecast.inductor_hook.fuse.activation import activations
 
 
 def test_turns_rotate_but_cold_comes_first() -> None:
@@ -35,6 +39,15 @@ def test_steps_take_turns() -> None:
         "fast 5",
         "slow 1",
     ]
+
+
+@pytest.mark.parametrize("name", fused_activations.ACTIVATIONS)
+def test_what_is_to_be_fused_is_what_the_hook_looks_for(name: str) -> None:
+    """A benchmark of what it does not find would measure nothing."""
+    activation = fused_activations.ACTIVATIONS[name]
+    operands = [((48, 32), torch.bfloat16), ((32, 64), torch.bfloat16)]
+    (found,) = activations(traced(lambda x, weight: activation(x @ weight), operands))
+    assert found.fused.epilogue == (name,)
 
 
 def test_error_is_over_all_tensors() -> None:

@@ -136,10 +136,13 @@ def test_grouped_rows_count_as_spread_evenly(text: str, rows: int, products: int
     problem = GemmProblem.parse(text, GemmOperands.parse("bf16:rcr:row-groups"))
     assert (problem.rows, problem.products, problem.batched) == (rows, products, False)
     assert problem.flops == 2 * problem.m * 64 * 128
-    assert problem.min_bytes == 2 * (problem.m * 128 + products * 128 * 64 + problem.m * 64)
+    rest = problem.m * 128 + problem.m * 64
+    assert problem.min_bytes == 2 * (rest + products * 128 * 64)
+    assert problem.stored_bytes == 2 * (rest + problem.batch * 128 * 64)
     assert str(problem) == text.removeprefix("1x")
     alone = GemmProblem.parse(text)
     assert (alone.rows, alone.products) == (alone.m, alone.batch)
+    assert alone.stored_bytes == alone.min_bytes
 
 
 def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:

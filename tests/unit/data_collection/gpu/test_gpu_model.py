@@ -14,7 +14,7 @@ from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.gpu.environment import claimed, device_hash
 from tilecast.data_collection.gpu.gpu_model import hardware_of, short_name
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, described
+from tilecast.heuristics.hardware import Hardware, described, hardware
 
 UUID = "00000000-only-of-this-test"
 
@@ -79,6 +79,30 @@ def test_a_gpu_whose_memory_is_taken_is_not_measured(
     monkeypatch.setattr(gpu_model, "measured_gpu", measured)
     with pytest.raises(TilecastError, match="^CUDA device 0 has too little memory .*1.00 GiB"):
         hardware_of(0, measure=True)
+
+
+@pytest.mark.parametrize(
+    ("copied", "multiplied", "memory", "flops"),
+    [
+        (4.3e12, 720e12, 4.8e12, 989e12),  # as an H200 that is what it says
+        (3.9e12, 640e12, 4.8e12, 989e12),  # the same, while it is warm
+        (3.6e12, 111e12, 4.8e12, 148e12),  # an H20, which multiplies at a seventh
+        (1.8e12, 720e12, 2.0e12, 989e12),  # one with less memory bandwidth
+    ],
+)
+def test_an_unknown_gpu_has_rates_as_data_sheets_state_them(
+    monkeypatch: pytest.MonkeyPatch, copied: float, multiplied: float, memory: float, flops: float
+) -> None:
+    """Models are trained with those; what kernels reach of them is less, and not what is meant."""
+    stated = replace(hardware("H200"), name="new", dram_bytes_per_second=4.8e12, peak_flops=989e12)
+    monkeypatch.setattr(gpu_model, "stated_gpu", lambda device: stated)
+    monkeypatch.setattr(gpu_model, "_bandwidth", lambda device, size: copied)
+    monkeypatch.setattr(gpu_model, "_product_rate", lambda device: multiplied)
+    found = gpu_model.measured_gpu(0)
+    assert found.dram_bytes_per_second == pytest.approx(memory)
+    assert found.peak_flops == pytest.approx(flops)
+    same = {"dram_bytes_per_second": stated.dram_bytes_per_second, "peak_flops": stated.peak_flops}
+    assert replace(found, **same) == stated
 
 
 @pytest.mark.parametrize("device", [-1, 1])

@@ -204,6 +204,9 @@ def test_values_that_are_allowed_and_were_never_written_are_noticed(
         why = f"cannot be used .damaged: rows of {table} are not what was written"
         with pytest.raises(TilecastError, match=why):
             store.export()
+        with pytest.raises(TilecastError, match=why):
+            store.begin_run({"command": "collect"})
+        assert len(store.runs()) == 1
 
 
 def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:

@@ -109,6 +109,30 @@ def test_one_bad_tile_is_reported_with_its_place(
     assert "\n" not in found
 
 
+@pytest.mark.parametrize("k", [208, 528, 1040])
+def test_what_stages_lose_before_their_sums_are_promoted_is_allowed(k: int) -> None:
+    """Sums of 32 products at a time are cut off behind 14 bits, within stages of 128."""
+    operands = GemmOperands.parse("e4m3:rcr>fp32@fp32")
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(512, k, generator=generator).to(torch.float8_e4m3fn).float()
+    b = torch.randn(k, 2048, generator=generator).to(torch.float8_e4m3fn).float()
+    out = torch.zeros(512, 2048)
+    for stage in range(0, k, 128):
+        narrow = torch.zeros(512, 2048)
+        for start in range(stage, min(stage + 128, k), 32):
+            narrow += a[:, start : min(start + 32, k)] @ b[start : min(start + 32, k)]
+            unit = torch.exp2(narrow.abs().clamp_min(1e-9).log2().floor() - 13)
+            narrow = (narrow / unit).trunc() * unit
+        out += narrow
+    problem = GemmProblem(512, 2048, k, operands=operands)
+    assert wrong_elements(out, a @ b, problem) is None
+    plain = GemmOperands.parse("bf16:rcr>fp32")
+    assert wrong_elements(out, a @ b, GemmProblem(512, 2048, k, operands=plain)) is not None
+    out[64:128, 256:384] = 0
+    found = wrong_elements(out, a @ b, problem)
+    assert found is not None and "[64:128, 256:384]" in found
+
+
 def test_what_tensor_cores_lose_of_floats_of_8_bits_is_allowed_and_a_tile_still_shows() -> None:
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(256, 256, generator=generator) * math.sqrt(K)

@@ -93,6 +93,12 @@ def test_every_entrant_is_screened_once_with_the_card_busy() -> None:
     assert {row.failure for row in rows} == {None}
 
 
+def test_nothing_is_timed_where_no_kernel_is_left() -> None:
+    bench = _steady({})
+    assert measure(bench, MEMORY_BOUND, ()) == []
+    assert bench.calls == []
+
+
 def test_a_slow_kernel_keeps_its_first_look() -> None:
     fast, near, slow = _configs(3)
     rows = measure(_steady({fast: 10, near: 14.9, slow: 15.1}), MEMORY_BOUND, (fast, near, slow))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import fused_choice, linear, node, run, source_of, traced
+from hook_graph import Clock, fused_choice, grouped, linear, node, run, source_of, traced
 from torch._dynamo.utils import counters
 from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import InputBuffer
@@ -227,6 +227,7 @@ HALVES: dict[str, Callable[..., Any]] = {
     "chunk": lambda x: x.chunk(2, -1),
     "split": lambda x: x.split(x.shape[-1] // 2, dim=-1),
     "split by sizes": lambda x: x.split([x.shape[-1] // 2] * 2, dim=x.ndim - 1),
+    "a chunk each": lambda x: (x.chunk(2, -1)[0], x.chunk(2, -1)[1]),
     "slices": _sliced,
 }
 """Ways to write the two halves of a merged weight's product: Phi-3 and GLM take a chunk."""
@@ -283,6 +284,53 @@ def test_every_gate_is_recognised(name: str) -> None:
     assert found.fused.name == name
 
 
+def _experts(gate: Function) -> Function:
+    """The gate and up, and the down, of a layer of experts."""
+
+    def function(
+        x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.Tensor
+    ) -> torch.Tensor:
+        return F.grouped_mm(gate(F.grouped_mm(x, up.mT, offs=ends)), down.mT, offs=ends)
+
+    return function
+
+
+@pytest.mark.parametrize(("name", "width"), [("silu-mul", N // 2), ("gelu", N)])
+def test_one_node_takes_the_place_of_a_layer_of_experts(name: str, width: int) -> None:
+    gate = _gate(HALVES["chunk"], name) if width < N else lambda x: applied(name, x, {})
+    shapes = [
+        ((M, K), torch.bfloat16),
+        ((3, N, K), torch.bfloat16),
+        ((3, K, width), torch.bfloat16),
+    ]
+    graph = traced(_experts(gate), [*shapes, ((3,), torch.int32)])
+    (found,) = activations(graph)
+    assert (found.fused.name, found.fused.epilogue) == (name, (name,))
+    assert [extra.name for extra in found.fused.extras] == ["offsets"]
+    torch.manual_seed(0)
+    values = [torch.randn(shape).bfloat16() for shape, _ in shapes]
+    values.append(torch.tensor([5, 5, M], dtype=torch.int32))
+    expected = run(graph, *values)
+    alone = found.alone()
+
+    def fused(*operands: torch.Tensor) -> torch.Tensor:
+        return run(alone, *operands)
+
+    found.replace(fused)
+    graph.lint()
+    (replacement,) = graph.find_nodes(op="call_function", target=fused)
+    assert replacement.meta["val"].shape == (M, width)
+    assert torch.equal(run(graph, *values), expected)
+
+
+def test_groups_along_k_have_no_kernel() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.grouped_mm(x.mT, y, offs=ends))
+
+    shapes = [((M, K), torch.bfloat16), ((M, N), torch.bfloat16), ((3,), torch.int32)]
+    assert list(activations(traced(function, shapes))) == []
+
+
 def _clamped(x: torch.Tensor) -> torch.Tensor:
     gate, up = x.chunk(2, -1)
     return F.silu(gate) * up.clamp(-7, 7)
@@ -295,6 +343,9 @@ NO_GATES: dict[str, Callable[..., Any]] = {
     "interleaved": lambda x: F.silu(_slice(x, 0, N, 2)) * _slice(x, 1, N, 2),
     "overlapping": lambda x: F.silu(_slice(x, 0, N // 2)) * _slice(x, N // 4, 3 * N // 4),
     "of half a head": lambda x: F.silu((y := x.view(M, 2, -1).chunk(2, -1))[0]) * y[1],
+    "reshaped in between": lambda x: _gate(HALVES["chunk"], "silu-mul")(
+        x.view(M // 2, 4, -1).view(M, N)
+    ),
     "clamped": _clamped,
     "a sigmoid": lambda x: F.glu(x),
     "a sum": lambda x: F.silu((y := x.chunk(2, -1))[0]) + y[1],
@@ -349,3 +400,29 @@ def test_k_1_takes_the_first_without_a_benchmark(
         assert ("row(bias)" in source) == (bias is not None)
     assert [spec.operands.epilogue[-1] for spec in hook] == [name] * 2
     assert counters["tilecast"] == {}, "counted when it is lowered"
+
+
+@pytest.mark.parametrize("ours", [1.0, 3.0], ids=["faster", "slower"])
+def test_a_gate_of_groups_runs_where_it_is_faster_for_rows_that_are_spread(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, ours: float
+) -> None:
+    clock = Clock.started(monkeypatch, ours=ours, without=2.0)
+    install(k=3)
+    shapes = [((M, K), torch.bfloat16), ((3, N, K), torch.bfloat16), ((3,), torch.int32)]
+    gate = _gate(HALVES["chunk"], "silu-mul")
+    (found,) = activations(
+        traced(lambda x, w, ends: gate(F.grouped_mm(x, w.mT, offs=ends)), shapes)
+    )
+    # As the pass has it, the graph transposes the weight before.
+    caller = fused_choice(found, grouped(m=96, n=2048, k=1024, groups=8))
+    if ours < 2.0:
+        assert caller
+        problem = caller.choice.matmul.hint
+        assert problem.operands.text == "bf16:rcr:row-groups+silu-mul"
+        assert str(problem) == "8x96x2048x1024"
+        assert [*caller.layout.size] == [96, 1024]
+        assert ", offsets)" in source_of(caller)
+    else:
+        assert caller is None
+    ends = clock.makers[2](node("here", [8], dtype=torch.int32, device="cpu"))
+    assert ends.shape == (8,) and ends[-1] == 96

@@ -389,6 +389,15 @@ def _gate_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return up * F.silu(gate)
 
 
+def test_a_gate_has_half_the_columns_when_inductor_asks_anew(asked: None) -> None:
+    install(fuse=True)
+    (added,) = applied_to(traced(_gate_layer, SPECS))
+    target: Any = added.target
+    result = target._inductor_lowering_output_metadata_fn
+    assert result(torch.empty(M, K), torch.empty(K, N), torch.empty(N)).shape == (M, N // 2)
+    assert added.meta["val"].shape == (M, N // 2)
+
+
 @pytest.mark.parametrize(("ours", "taken"), [(0.97, True), (0.99, False)])
 def test_a_gate_is_fused_where_it_is_measured_to_be_surely_faster(
     clocked: Callable[..., Clock], ours: float, taken: bool

@@ -65,11 +65,14 @@ def compiled(
     monkeypatch.setattr(KernelInputs, "device_type", "cuda")
 
     def run(
-        function: Callable, *operands: torch.Tensor, fuse: bool = False
+        function: Callable,
+        *operands: torch.Tensor,
+        fuse: bool = False,
+        model: Path | None = None,
     ) -> tuple[Any, str, list[KernelSpec]]:
         torch._dynamo.reset()
         with (
-            installed(k=1, fuse=fuse),
+            installed(k=1, model=model, fuse=fuse),
             fresh_cache(),
             config.patch(
                 max_autotune=True, max_autotune_gemm_backends="TILECAST", cpp_wrapper=True
@@ -92,9 +95,12 @@ def _near(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(difference < 4e-3 * torch.linalg.vector_norm(expected.double()))
 
 
-def test_every_kind_of_product_is_called_from_cpp(compiled: Callable) -> None:
+def test_every_kind_of_product_is_called_from_cpp(
+    compiled: Callable, model_of: Callable[..., Path]
+) -> None:
     """Views of operands, a row that a kernel adds, a batch, a matrix that a kernel adds with its
-    factors, rows that TMA does not store; all in one graph, as its compiler takes ten seconds."""
+    factors, rows that TMA does not store, groups of rows; all in one graph, as its compiler takes
+    ten seconds."""
 
     def function(
         x: torch.Tensor,
@@ -105,6 +111,7 @@ def test_every_kind_of_product_is_called_from_cpp(compiled: Callable) -> None:
         b: torch.Tensor,
         d: torch.Tensor,
         odd: torch.Tensor,
+        ends: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         hidden = F.linear(x[:, 8:], w[8:], bias)
         return (
@@ -112,21 +119,24 @@ def test_every_kind_of_product_is_called_from_cpp(compiled: Callable) -> None:
             torch.bmm(a, b.mT),
             torch.addmm(d, c, w[8:].T, alpha=0.5, beta=3),
             c @ odd.T,
+            F.grouped_mm(c, b.mT, offs=ends),
         )
 
     shapes = ((M, K + 8), (N + 8, K), (N,), (M, K), (3, M, K), (3, N, K), (M, N), (N + 1, K))
-    operands = [_bf16(*shape) for shape in shapes]
-    results, code, launched = compiled(function, *operands)
+    operands = [*(_bf16(*shape) for shape in shapes), torch.tensor([5, 5, M], dtype=torch.int32)]
+    texts = "bf16:rcr bf16:rrr bf16:rcr:bias bf16:rcr:c bf16:rcr:row-groups"
+    results, code, launched = compiled(function, *operands, model=model_of(texts))
     assert [(spec.operands.text, spec.batched, spec.any_rows) for spec in launched] == [
         ("bf16:rcr:bias", False, False),
         ("bf16:rrr", False, False),
         ("bf16:rcr", True, False),
         ("bf16:rcr:alpha+beta-c", False, False),
         ("bf16:rcr", False, True),
+        ("bf16:rcr:row-groups", False, False),
     ]
     for found, expected in zip(results, function(*operands), strict=True):
         assert _near(found, expected)
-    assert counters["tilecast"] == {"problems": 5}
+    assert counters["tilecast"] == {"problems": 6}
     assert all(f'"{spec.config.name}"' in code for spec in launched)
     assert cpp_wrapper.IMPORT in code.split("cpp_wrapper_src")[0].splitlines()
 

@@ -70,6 +70,23 @@ def test_the_fastest_wins(graph: Any) -> None:
     assert settled(choices, 0.5, *times[1:])[0] is choices[0]
 
 
+def test_all_are_timed_with_rows_that_are_spread_as_the_collectors_are(
+    graph: Any, clock: Clock
+) -> None:
+    install(k=5)
+    operands = grouped(groups=128, m=64)
+    on_cpu = node("here", [128], dtype=torch.int32, device="cpu")
+    before = torch.get_rng_state()
+    _choices(*operands)
+    ends = clock.makers[2](on_cpu)
+    assert torch.equal(clock.makers[2](on_cpu), ends)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (ends.dtype, ends.shape, ends[-1].item()) == (torch.int32, (128,), 64)
+    # Inductor would have eight rows in each of eight groups.
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    assert 20 < (counts > 0).sum() < 60
+
+
 def test_a_graph_begins_to_compile_the_same_kernels(hook: list[KernelSpec], asked: None) -> None:
     install(k=5)
     operands = [((M, K), torch.bfloat16), ((G, N, K), torch.bfloat16), ((G,), torch.int32)]
