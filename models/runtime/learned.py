@@ -122,7 +122,9 @@ class LearnedHeuristic:
         scores = self._ranker.model_scores(features)
         (prediction,) = self._predictions(ranking, features, scores.blended)
         deferral = self.artifact.deferral
-        if deferral is None or not problem.in_library:
+        # PyTorch's grouped products are no batches: their times tell nothing of each other.
+        timed = problem.operands.groups in {one.groups for one in self.artifact.measured}
+        if deferral is None or not (problem.in_library and timed):
             return FirstChoice(prediction, None, False)
         (lead,) = deferral.least_lead(deferral_features(features, scores), self.objective)
         deferred = problem.k < SHORT_K or deferral.defers(float(lead), self.objective)

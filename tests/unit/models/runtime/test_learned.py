@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,21 @@ def test_what_the_library_does_not_multiply_is_not_left_to_it(leaving_model: Pat
         choice = heuristic.first(problem, candidates(problem, H200))
         alone = batch == 1
         assert (choice.deferred, choice.library_over is not None) == (alone, alone)
+
+
+def test_groups_are_ranked_and_compared_with_no_library_that_was_timed_on_batches(
+    leaving_model: Path, model_of: Callable[..., Path]
+) -> None:
+    operands = GemmOperands.parse("bf16:rcr:row-groups")
+    problem = GemmProblem(512, 2048, 1024, 8, operands)
+    configs = candidates(problem, H200)
+    assert ranks_for([LINEAR_BF16], operands) and not decides_for([LINEAR_BF16], operands)
+    assert decides_for([operands], operands)
+    known = model_of("bf16:rcr bf16:rcr:row-groups", leaves=True)
+    for folder, compared in ((leaving_model, False), (known, True)):
+        choice = load_heuristic(H200, operands, folder=folder).first(problem, configs)
+        assert choice.prediction.config in configs
+        assert (choice.deferred, choice.library_over is not None) == (compared, compared)
 
 
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
