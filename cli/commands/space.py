@@ -99,7 +99,7 @@ def _counts(
         steps = _steps(family, operands, gpu, problem)
         if taken := sum(config.family == family.name for config in failed):
             left: Any = steps[-1]["left"]
-            failures = {"rule": _FAILED, "taken": taken, "left": left - taken}
+            failures: dict[str, object] = {"rule": _FAILED, "taken": taken, "left": left - taken}
             steps.append(failures | {"reason": _WHY_FAILED})
         families[family.name] = steps
         rows = [tuple(step.values()) for step in steps]

@@ -181,7 +181,7 @@ def stated_gpu(device: int) -> Hardware:
     memory_clock = 1e3 * attribute("MEMORY_CLOCK_RATE")
     clock, sm_count = 1e3 * attribute("CLOCK_RATE"), properties.multi_processor_count
     sizes = range(1, MAX_CLUSTER + 1)
-    like = next(gpu for gpu in GPUS if same_code(gpu.arch, arch))
+    like = next((gpu for gpu in GPUS if same_code(gpu.arch, arch)), GPUS[0])
     share = sm_count * clock / (like.sm_count * SXM_CLOCK)
     sheet = known_gpu(properties.name)
     # Bits at both edges of the clock.

@@ -1,8 +1,8 @@
 """What is offered on a GPU of which nobody has measured anything, nor of one that runs its code.
 
 The analytic time alone puts configs in order. On an H200 and an H100, taken as unmeasured, the best
-of its first five loses about 2% (benchmarks/results/unmeasured_gpu.json), so all are benchmarked and
-none is ever taken without.
+of its first five loses about 2% (benchmarks/results/unmeasured_gpu.json) and the first one 5%, so
+all are benchmarked and none is ever taken without.
 """
 
 from __future__ import annotations

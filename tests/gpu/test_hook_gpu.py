@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,15 +23,10 @@ from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch._subclasses import FakeTensorMode
 from torch.nn.functional import ScalingType
 
-from tilecast.data_collection.timing.tensors import (
-    applied,
-    poisoned_out,
-    random_inputs,
-    reference,
-)
+from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, activations
+from tilecast.heuristics.operands import EPILOGUES, LINEAR_BF16, GemmOperands, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, mm, telemetry
 from tilecast.inductor_hook.run import static
@@ -475,10 +471,20 @@ def test_products_between_other_operations(compiled: Callable) -> None:
 
 
 def _activated(name: str) -> Function:
-    """A linear layer with an activation or a gate, and a bias where one is given."""
+    """A linear layer with an activation or a gate, and a bias where one is given.
+
+    Its function is looked up here: Dynamo breaks a graph where that is done in it.
+    """
+    row = EPILOGUES[name]
+    assert row.torch
+    activation, half = partial(resolve_name(row.torch), **dict(row.options)), row.half
 
     def function(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-        return applied(name, F.linear(x, weight, *bias), {})
+        product = F.linear(x, weight, *bias)
+        if half is None:
+            return activation(product)
+        halves = product.chunk(2, -1)
+        return activation(halves[half]) * halves[1 - half]
 
     return function
 

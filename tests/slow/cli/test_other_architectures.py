@@ -35,7 +35,7 @@ INVENTED = replace(hardware("H200"), name="X1", device_names=("X1",), arch="sm_7
 TOYS = tuple(ToyConfig(rows, columns) for rows in (8, 16, 24, 32) for columns in (16, 24, 32))
 FAMILY = replace(TOY, runs_on=(INVENTED.arch,), points=lambda operands: TOY.geometry(TOYS))
 """The folder's."""
-MOST_CANDIDATES = 160
+MOST_CANDIDATES = 60
 
 
 @pytest.fixture(params=[hardware("B200"), INVENTED], ids=lambda gpu: gpu.name)

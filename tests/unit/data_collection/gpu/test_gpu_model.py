@@ -14,7 +14,7 @@ from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.gpu.environment import claimed, device_hash
 from tilecast.data_collection.gpu.gpu_model import hardware_of, short_name
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, described, hardware
+from tilecast.heuristics.hardware import GPUS, MEASURED, Hardware, described, hardware
 
 UUID = "00000000-only-of-this-test"
 
@@ -34,6 +34,13 @@ def test_short_names_are_names_of_folders(h200: Hardware, reported: str, name: s
     assert short_name(reported) == name
     new = replace(h200, name=name, device_names=(reported,))
     assert described(new.facts()) == new
+
+
+@pytest.mark.parametrize("gpu", GPUS[len(MEASURED) :], ids=lambda gpu: gpu.name)
+def test_a_described_gpu_is_called_as_its_card_would_be(gpu: Hardware) -> None:
+    """So that the name with which a card is described by its driver finds the same."""
+    assert gpu.name in {short_name(name) for name in gpu.device_names}
+    assert described(gpu.facts()) == gpu
 
 
 @pytest.fixture

@@ -126,6 +126,22 @@ def test_a_driver_states_what_data_sheets_say_and_the_nearest_model_is_borrowed(
     assert shipped_for(gpu).trained_for == nearest
 
 
+def test_a_gpu_of_another_architecture_is_scaled_from_its_own_kind(
+    machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A B300 from a B200, which runs the same code; no Hopper lends it a model."""
+    name = "NVIDIA B300 SXM6 AC"
+    monkeypatch.setitem(CARDS, name, (148, 1980, 3996, 8192, 126))
+    machine(name)
+    properties: Any = torch.cuda.get_device_properties(0)
+    properties.major, properties.minor = 10, 3
+    gpu = hardware_of(0)
+    assert (gpu.name, gpu.arch) == ("B300-SXM6-AC", "sm_103a")
+    assert gpu.peak_flops == pytest.approx(hardware("B200").peak_flops)
+    assert gpu.l2_bytes_per_second == pytest.approx(hardware("B200").l2_bytes_per_second)
+    assert nearest_shipped(gpu) is None
+
+
 def test_a_driver_that_does_not_tell_its_memory_is_not_believed(
     machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
