@@ -32,7 +32,8 @@ MEMORY_BYTES = 2**30
 PRODUCT_EXTENT = 8192
 """m, n and k of the product that measures the matrix rate."""
 USUAL_BANDWIDTH, USUAL_PRODUCT_RATE = 0.9, 0.75
-"""About what an H200 and an H100 reach of their data sheets' rates when these are measured so."""
+"""Estimates of what a GPU reaches of its data sheet's rates when these are measured so; a GPU test
+compares them with the card that it runs on."""
 SOLD_WITH_LESS = 0.75
 """A part that reaches less than this of what others do is sold with less than it seems to have."""
 REPEATS, TRIALS = 20, 5
