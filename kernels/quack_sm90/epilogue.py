@@ -33,7 +33,7 @@ from tilecast.heuristics.operands import (
     GemmOperands,
 )
 from tilecast.heuristics.problem import GATED_COLUMNS
-from tilecast.kernels.quack_sm90.resources import WARP_GROUP, out_tile
+from tilecast.kernels.quack_sm90.resources import WARP_GROUP
 # isort: on
 
 # log2 of the normal distribution function at -t, for t from 0 to _GELU_END: a polynomial fitted for
@@ -169,22 +169,22 @@ def _in_turn(b):
     return cute.make_tensor(b.iterator, cute.make_layout(shape, stride=stride))
 
 
-def _half(acc, second: int, along_m: bool):
-    """The accumulators of one half of B, which are every other of those `_TURN` apart."""
-    (pair, rows, turns), *tiles = acc.shape
+def _half(acc, second: int):
+    """The accumulators of one half of B, which are every other of those `_TURN` columns apart."""
+    (pair, rows, turns), along_m, along_n = acc.shape
     one, row, turn = acc.stride[0]
-    shape, strides = (pair, rows, turns // 2), (one, row, 2 * turn)
-    if along_m:
-        shape, strides = (pair, rows // 2, turns), (one, 2 * row, turn)
-    layout = cute.make_layout((shape, *tiles), stride=(strides, *acc.stride[1:]))
-    return cute.make_tensor(acc.iterator + (row if along_m else turn) * second, layout)
+    layout = cute.make_layout(
+        ((pair, rows, turns // 2), along_m, along_n),
+        stride=((one, row, 2 * turn), *acc.stride[1:]),
+    )
+    return cute.make_tensor(acc.iterator + turn * second, layout)
 
 
 @mlir_namedtuple
 class FusedArguments(NamedTuple):
     """What the epilogue reads; vectors lie along the kernel's own n (rows) or m (columns).
 
-    Where a gate pairs two halves of n, one of each is of the first, and another of the second.
+    Where a gate pairs two halves of n, rows are of the first, and those of the second beside them.
     """
 
     alpha: Float32 | None = None
@@ -197,10 +197,8 @@ class FusedArguments(NamedTuple):
     column_scale_a: cute.Tensor | None = None
     column_scale_b: cute.Tensor | None = None
     column_bias: cute.Tensor | None = None
-    second_row_scale_b: cute.Tensor | None = None
-    second_row_bias: cute.Tensor | None = None
-    second_column_scale_b: cute.Tensor | None = None
-    second_column_bias: cute.Tensor | None = None
+    second_scale_b: cute.Tensor | None = None
+    second_bias: cute.Tensor | None = None
 
 
 class Epilogue:
@@ -223,8 +221,7 @@ class Epilogue:
         if not self.operands.gate:
             return value
         gate = EPILOGUES[self.operands.gate]
-        lines = ("row", "second_column") if self.config.swap_ab else ("second_row", "column")
-        pair = value, self._before_gate(self.second[i], given, matrix, i, lines)
+        pair = value, self._before_gate(self.second[i], given, matrix, i, ("second", "column"))
         return _function(gate.device)(pair[gate.half]) * pair[1 - gate.half]
 
     def _before_gate(self, value, given, matrix, i, lines):
@@ -275,10 +272,10 @@ class Epilogue:
             elif extra.kind == ONE:
                 arguments[f"one_{extra.name}"] = value.iterator
             elif extra.kind == ROW and self.operands.gate != "":
-                name, half = f"{lines[ROW]}_{extra.name}", cute.size(value) // 2
-                first, second = value.iterator, (value.iterator + half).align(4)
-                arguments[name] = cute.make_tensor(first, cute.make_layout((half,)))
-                arguments[f"second_{name}"] = cute.make_tensor(second, cute.make_layout((half,)))
+                half = cute.make_layout((cute.size(value) // 2,))
+                arguments[f"row_{extra.name}"] = cute.make_tensor(value.iterator, half)
+                second = value.iterator + cute.size(value) // 2
+                arguments[f"second_{extra.name}"] = cute.make_tensor(second.align(4), half)
             elif extra.kind in lines:
                 arguments[f"{lines[extra.kind]}_{extra.name}"] = value
             else:
@@ -297,21 +294,19 @@ class FusedGemm(Epilogue, TunableGemm):
         *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
         *(_EarlyRow(f"row_{name}") for name in _VECTORS),
         *(_EarlyColumn(f"column_{name}") for name in _VECTORS),
-        *(_EarlyRow(f"second_row_{name}") for name in _VECTORS[1:]),
-        *(_EarlyColumn(f"second_column_{name}") for name in _VECTORS[1:]),
+        *(_EarlyRow(f"second_{name}") for name in ("scale_b", "bias")),
     )
 
     @property
     def out_tile(self):
         """The part of out that a tile makes, and its stretch of k."""
-        return *map(int, out_tile(self.config, self.operands)), self.cta_tile_shape_mnk[2]
+        m, n, k = self.cta_tile_shape_mnk
+        return m, n // self.operands.columns_for_one, k
 
     def rotate_batch_last(self, a, b, *others, **options):
         """The operands in the order of extents that the kernel has, the batch last."""
         a, b, *others = super().rotate_batch_last(a, b, *others, **options)
-        if self.operands.gate:
-            a, b = (_in_turn(a), b) if self.config.swap_ab else (a, _in_turn(b))
-        return a, b, *others
+        return a, _in_turn(b) if self.operands.gate else b, *others
 
     def _setup_attributes(self, epilogue_args):
         super()._setup_attributes(epilogue_args)
@@ -326,30 +321,7 @@ class FusedGemm(Epilogue, TunableGemm):
         pieces = super().epi_retile_acc
         if not self.operands.gate:
             return pieces(acc, *others)
-        along_m = self.config.swap_ab
-        return tuple(pieces(_half(acc, second, along_m), *others) for second in (0, 1))
-
-    def epilog_smem_store_and_partition(self, tiled_mma, d_layout, dtype, staged, thread):
-        """What stages a piece of the tile, and its elements in registers and where it is staged.
-
-        Where a gate has paired rows, a warp holds 8 of 16: as many as a matrix of 8 by 8 has.
-        """
-        if not (self.operands.gate and self.config.swap_ab):
-            whole = super().epilog_smem_store_and_partition
-            return whole(tiled_mma, d_layout, dtype, staged, thread)
-        rows = self.num_epi_warps * _TURN
-        owners = cute.make_layout(
-            ((4, _TURN, self.num_epi_warps), (2, 2)),
-            stride=((2 * rows, 1, _TURN), (rows, 8 * rows)),
-        )
-        store = cute.nvgpu.CopyUniversalOp()
-        if dtype.width == 16:
-            turned = d_layout.is_m_major_c()
-            store = cute.nvgpu.warp.StMatrix8x8x16bOp(turned, num_matrices=2)
-        copy = cute.make_tiled_copy(cute.make_copy_atom(store, dtype), owners, (rows, 16))
-        own = copy.get_slice(thread)
-        shape = own.partition_S(cute.make_identity_tensor(staged.shape[:2])).shape
-        return copy, cute.make_rmem_tensor(shape, self.acc_dtype), own.partition_D(staged)
+        return tuple(pieces(_half(acc, second), *others) for second in (0, 1))
 
     def epi_load_acc_subtile(self, pieces, result, place, no_release=False):
         """Bring a piece into registers; that of the second half is remembered beside it."""

@@ -43,27 +43,19 @@ def mma_warp_groups(c: Knobs) -> np.ndarray:
     return along_m * along_n * (1 + c.ping_pong)
 
 
-def out_tile(c: Knobs, operands: GemmOperands) -> Pair:
-    """The kernel's own rows and columns that a tile makes: a gate halves those along n."""
-    one = operands.columns_for_one
-    rows, columns = np.where(c.swap_ab, one, 1), np.where(c.swap_ab, 1, one)
-    return c.tile_m // rows, c.tile_n // columns
-
-
 def epilogue_tile(c: Knobs, operands: GemmOperands) -> Pair:
     """Rows and columns of out that are stored at once."""
     shared = warp_groups(c)[0] > 1
     rows = np.where(shared & (c.tile_m % 192 == 0), 192, WGMMA_M)
     rows = np.where(shared & (c.tile_m % 128 == 0), 128, rows)
     widest = np.where(rows == WGMMA_M, 64 if operands.out.dtype.bits == 8 else 32, 32)
-    made, columns = out_tile(c, operands)
-    return rows * made // c.tile_m, np.gcd(widest, columns)
+    return rows, np.gcd(widest, c.tile_n // operands.columns_for_one)
 
 
 def _pieces(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """Pieces of a tile that are stored at once."""
     rows, columns = epilogue_tile(c, operands)
-    return c.tile_m * c.tile_n // (operands.columns_for_one * rows * columns)
+    return c.tile_m * (c.tile_n // operands.columns_for_one) // (rows * columns)
 
 
 def epilogue_stages(c: Knobs, operands: GemmOperands) -> Pair:

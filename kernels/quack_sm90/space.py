@@ -169,18 +169,13 @@ def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Brok
 @rule(
     HARDWARE,
     "a gate pairs accumulators of one thread, which are those of 8 columns of each half of B in "
-    "turn: 32 of the kernel's own n at least, 16 in a multicast slice, none of another warp group; "
-    "B is read along k as it is multiplied, and sums of a split of k are not exchanged",
+    "turn: along the kernel's own n, 32 columns at least, 16 in a multicast slice, none of another "
+    "warp group; B is read along k, and sums of a split of k are not exchanged",
 )
 def _gate(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    apart = (warp_groups(c)[1] == 2) | (c.split_k > 1)
-    cut = np.where(
-        c.swap_ab,
-        c.tile_m % (GATED_COLUMNS * c.cluster_n) != 0,
-        (c.tile_n % 32 != 0) | (c.tile_n % (GATED_COLUMNS * c.cluster_m) != 0),
-    )
-    along_k = operands.b.major == "col" and not operands.converted
-    return bool(operands.gate) & (apart | cut | (not along_k))
+    apart = c.swap_ab | (warp_groups(c)[1] == 2) | (c.split_k > 1)
+    cut = (c.tile_n % 32 != 0) | (c.tile_n % (GATED_COLUMNS * c.cluster_m) != 0)
+    return bool(operands.gate) & (apart | cut | (operands.b.major != "col"))
 
 
 @rule(

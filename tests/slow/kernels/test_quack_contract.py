@@ -40,7 +40,6 @@ OVERRIDDEN = {
     "get_scheduler_class": "self varlen_m",
     "rotate_batch_last": "self mA mB mD mC epilogue_args append_batch_if_2d",
     "_setup_attributes": "self epilogue_args",
-    "epilog_smem_store_and_partition": "self tiled_mma d_layout dtype sD tidx",
     "epi_retile_acc": "self acc tRS_rD tiled_copy_r2s",
     "epi_load_acc_subtile": "self tRS_rAcc tRS_rD epi_coord no_release",
     "epi_to_underlying_arguments": "self args loc ip",
@@ -87,9 +86,6 @@ SAMPLE = (
     ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
     ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),
-    ("bf16:rcr:silu-mul", "swap_64x16x64_c1x1x1_s12_pong_o1_rm8"),
-    ("bf16:rcr:bias+silu-mul", "swap_192x112x64_c1x4x1_s5_pong_o1_rm8"),
-    ("bf16:rcr>fp32:mul-silu", "swap_128x160x64_c2x1x1_s5_coop_o1_rm8"),
 )
 GROUPED = "bf16:rcr:row-groups"
 VECTORS = {
