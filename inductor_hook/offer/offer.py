@@ -235,8 +235,9 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
         shortlists = [(swept or (predictions[0].config,), predictions[0])]
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
+    untried = selection.untried(settings, gpu)
     return [
-        Choice(matmul, configs, settings, prediction.microseconds, unsure)
+        Choice(matmul, configs, settings, prediction.microseconds, unsure, untried)
         for configs, prediction in shortlists
     ]
 

@@ -69,6 +69,8 @@ class Choice:
     """What the model expects of the product."""
     unsure: bool = False
     """Whether ATen may win though there is one kernel alone: the two are benchmarked."""
+    untried: bool = False
+    """Whether nobody has run such kernels on such a GPU, so that first results are checked."""
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
@@ -103,6 +105,7 @@ class Choice:
             repr(operands.text),
             f"batched={self.matmul.batched}",
             *(["any_rows=True"] if self.matmul.any_rows else []),
+            *(["untried=True"] if self.untried else []),
         ]
         if dynamic:
             arguments += [

@@ -13,6 +13,7 @@ from typing import Self
 
 import torch
 
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import row
@@ -32,6 +33,10 @@ __all__ = [
     "named_specs",
     "row",
 ]
+
+MOST_APART = 0.02
+"""How far the first result of a kernel that has never run may be from PyTorch's, relative to that:
+five times what rounding to bf16 makes of one number."""
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}
@@ -78,18 +83,29 @@ def kernel_now(spec: KernelSpec, device: int, *, wait: bool) -> Launch | None:
 class StaticMatmul:
     """One compiled kernel; torch where it cannot run."""
 
-    def __init__(self, spec: KernelSpec):
-        """Take what to run; nothing is loaded before the first call."""
-        self.spec, self.operands = spec, spec.operands
+    def __init__(self, spec: KernelSpec, untried: bool = False):
+        """Take what to run; nothing is loaded before the first call.
+
+        Where it is ``untried``, as nobody ran such a kernel on such a GPU, its first result on each
+        device is compared with PyTorch's.
+        """
+        self.spec, self.operands, self._untried = spec, spec.operands, untried
         self._kernels: dict[int, Launch] = {}
         self._failures = Failures()
 
     @classmethod
-    def named(cls, config: str, operands: str, batched: bool, any_rows: bool = False) -> Self:
+    def named(
+        cls,
+        config: str,
+        operands: str,
+        batched: bool,
+        any_rows: bool = False,
+        untried: bool = False,
+    ) -> Self:
         """As generated code makes one: of names instead of objects."""
         (spec,) = specs = named_specs((config,), operands, batched, any_rows)
         begin(specs)
-        return cls(spec)
+        return cls(spec, untried)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
@@ -100,7 +116,8 @@ class StaticMatmul:
         """
         device = out.get_device()
         try:
-            (self._kernels.get(device) or self._load(device))(a, b, out, *extras)
+            kernel = self._kernels.get(device) or self._load(device, a, b, out, *extras)
+            kernel(a, b, out, *extras)
         # Whatever loading or launching raises: a graph that compiled must run.
         except Exception as error:
             if _raises.get():
@@ -108,10 +125,47 @@ class StaticMatmul:
             telemetry.warn_once(f"running {self.spec.config}", error)
             instead(self.operands, a, b, out, *extras)
 
-    def _load(self, device: int) -> Launch:
-        kernel = self._failures.attempt(device, lambda: loaded_kernel(self.spec, device))
+    def _load(self, device: int, *tensors: torch.Tensor | float) -> Launch:
+        kernel = self._failures.attempt(device, lambda: self._tried(device, *tensors))
         self._kernels[device] = kernel
         return kernel
+
+    def _tried(self, device: int, *tensors: torch.Tensor | float) -> Launch:
+        kernel = loaded_kernel(self.spec, device)
+        if self._untried:
+            check_first_result(kernel, self.spec, *tensors)
+        return kernel
+
+
+def check_first_result(
+    kernel: Launch,
+    spec: KernelSpec,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    *extras: torch.Tensor | float,
+) -> None:
+    """Launch a kernel and compare what it writes to ``out`` with what PyTorch computes.
+
+    Raises:
+        TilecastError: they are further apart than `MOST_APART`, or a CUDA graph is being captured,
+            in which nothing can be compared.
+    """
+    if _is_capturing():
+        raise TilecastError(
+            f"{spec.config} has never run on such a GPU, and is first called while a CUDA graph is "
+            "captured; allowed: a call before that, to compare its result"
+        )
+    kernel(a, b, out, *extras)
+    expected = torch.empty_like(out)
+    instead(spec.operands, a, b, expected, *extras)
+    apart = torch.linalg.vector_norm(out.float() - expected.float())
+    # Not a number is further apart than any.
+    if not apart <= MOST_APART * torch.linalg.vector_norm(expected.float()):
+        raise TilecastError(
+            f"{spec.config} has never run on such a GPU, and its result is not PyTorch's; allowed: "
+            "one that is; report this GPU, and take TILECAST out of the list of backends"
+        )
 
 
 def named_specs(

@@ -65,6 +65,11 @@ def _gpu_here(device: int) -> Hardware:
     return gpu_model.hardware_of(device)
 
 
+def untried(settings: Settings, gpu: Hardware) -> bool:
+    """Whether nobody, not even the user, has run tilecast's kernels on such a GPU."""
+    return not settings.model and not known_gpus(gpu)
+
+
 @lru_cache(_REMEMBERED)
 def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Prediction, ...]:
     """The configs that a problem deserves and what is expected of them, best first."""
@@ -72,7 +77,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
         return (first(settings, problem, gpu).prediction,)
     if named := _named(settings, problem, gpu):
         return named if settings.k == "auto" else named[: int(settings.k)]
-    if not settings.model and not known_gpus(gpu):
+    if untried(settings, gpu):
         telemetry.say_once("no model", unmeasured.terms(gpu))
         limit = unmeasured.OFFERED if settings.k == "auto" else int(settings.k)
         configs = candidates(problem, gpu, invariant=settings.invariant)

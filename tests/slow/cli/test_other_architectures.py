@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from campaign_bench import *  # noqa: F403
 from campaign_bench import PROBLEMS
-from hook_graph import choices_of, linear
+from hook_graph import choices_of, linear, source_of
 from toy_family.family import TOY, ToyConfig
 
 from tilecast.cli.commands import campaign
@@ -66,7 +66,9 @@ def test_it_is_measured_trained_for_and_offered(
     monkeypatch.setattr(selection, "hardware_of", lambda device, settings: new_gpu)
     # Before: what the analytic time puts first.
     install(k=5)
-    assert len(choices_of(linear(16, 512, 4096), "mm")) == 5
+    untried = choices_of(linear(16, 512, 4096), "mm")
+    assert len(untried) == 5
+    assert all("untried=True" in source_of(choice) for choice in untried)
 
     assert main([*arguments, "--json"]) == 0
     captured = capsys.readouterr()
@@ -83,6 +85,7 @@ def test_it_is_measured_trained_for_and_offered(
     install(model=str(out), k=2)
     found = choices_of(linear(16, 512, 4096), "mm")
     assert len(found) == 2
+    assert not any("untried" in source_of(choice) for choice in found)
     among = {config.name for config in candidates(PROBLEMS[0], new_gpu)}
     assert {choice.name.removeprefix("tilecast_") for choice in found} <= among
     assert np.isfinite([one.microseconds for one in selection.shortlist.__wrapped__(

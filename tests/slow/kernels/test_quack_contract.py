@@ -78,11 +78,9 @@ SAMPLE = (
     ("bf16xint8:rcr:fp32-column-scales+bias", "swap_64x16x128_c1x1x2_s9_coop_o2_rm8"),
     ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
     ("bf16:rcr:row-groups", "128x192x64_c1x2x1_s3_pong_o1_rm8"),
-    ("bf16:rrr:row-groups", "64x64x64_c1x1x1_s5_coop_o2_rn8"),
     ("fp16:rcr:row-groups+silu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
     ("bf16:rcr@4xfp32", "128x192x64_c2x1x1_s5_coop_o1_rm8"),
-    ("bf16:rcr@4xfp32:bias", "swap_64x128x64_c1x1x1_s8_pong_o1_rm8"),
     ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
     ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),
@@ -324,7 +322,7 @@ def test_kernels_compile_without_a_gpu_and_without_spills(objects: ObjectCache) 
         specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
     # And one whose pieces have 16 columns, beside the largest accumulators.
     narrow = KernelSpec(parse_config("128x208x64_c2x1x1_s5_pong_o1_rn8"), LINEAR_BF16)
-    beside = [spec for spec in (*specs[::3], narrow) if not spec.operands.groups]
+    beside = [spec for spec in (*specs[::5], narrow) if not spec.operands.groups]
     specs += [replace(spec, any_rows=True) for spec in beside]
     results = list(compile_all(specs, objects, 2))
     assert {result.error for result in results} == {None}

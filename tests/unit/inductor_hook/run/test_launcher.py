@@ -213,6 +213,34 @@ def test_a_launch_that_fails_is_one_warning_and_torch_multiplies(
     assert counters["tilecast"][f"failed: running {NAME}"] == 3
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.1, float("nan")])
+def test_the_first_result_of_a_kernel_that_has_never_run_is_compared_with_torchs(
+    loads: Callable, caplog: pytest.LogCaptureFixture, factor: float
+) -> None:
+    """Each call that is not right is torch's; one that is right is not compared again."""
+    calls = []
+
+    def kernel(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        calls.append(a.shape)
+        out.copy_(a @ b * factor)
+
+    loads(kernel)
+    matmul = StaticMatmul.named(NAME, OPERANDS, batched=False, untried=True)
+    for m in (16, 33):
+        a, b, out = _operands(m)
+        matmul(a, b, out)
+        assert torch.equal(out, a @ b)
+    if factor == 1:
+        assert [shape[0] for shape in calls] == [16, 16, 33]
+        assert warnings_told(caplog) == []
+    else:
+        assert [shape[0] for shape in calls] == [16]
+        (warning,) = warnings_told(caplog)
+        assert f"{NAME} has never run on such a GPU, and its result is not PyTorch's" in warning
+        with errors_raised(), pytest.raises(TilecastError, match="its result is not PyTorch's"):
+            matmul(*_operands())
+
+
 @pytest.mark.parametrize(
     "error",
     [TilecastError("kernel is not compiled"), RuntimeError("cuModuleLoadData"), ImportError("DSL")],
