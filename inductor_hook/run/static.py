@@ -125,15 +125,21 @@ class StaticMatmul:
             telemetry.warn_once(f"running {self.spec.config}", error)
             instead(self.operands, a, b, out, *extras)
 
-    def _load(self, device: int, *tensors: torch.Tensor | float) -> Launch:
-        kernel = self._failures.attempt(device, lambda: self._tried(device, *tensors))
-        self._kernels[device] = kernel
-        return kernel
+    def _load(
+        self,
+        device: int,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        *extras: torch.Tensor | float,
+    ) -> Launch:
+        def tried() -> Launch:
+            kernel = loaded_kernel(self.spec, device)
+            if self._untried:
+                check_first_result(kernel, self.spec, a, b, out, *extras)
+            return kernel
 
-    def _tried(self, device: int, *tensors: torch.Tensor | float) -> Launch:
-        kernel = loaded_kernel(self.spec, device)
-        if self._untried:
-            check_first_result(kernel, self.spec, *tensors)
+        kernel = self._kernels[device] = self._failures.attempt(device, tried)
         return kernel
 
 
