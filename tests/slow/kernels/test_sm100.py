@@ -17,7 +17,6 @@ from tilecast.kernels.quack_sm100.space import TENSOR_COLUMNS
 
 SAMPLE = (
     ("bf16:rcr", "sm100_128x256x64_c2x1_s6_rm8"),
-    ("bf16:rcr", "swap_sm100_128x512x64_c2x1_s4_rn8"),
     ("bf16:crc:bias+gelu", "sm100_128x192x64_c2x2_s7_rn8"),
     ("fp16:rrr", "swap_sm100_64x224x128_c1x4_s3_rm8"),
     ("e4m3:rcr>bf16:row-scales", "swap_sm100_128x64x128_c1x2_s8_rm8"),
