@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -67,6 +67,23 @@ def rule(kind: str, reason: str) -> Callable[[Callable[..., Broken]], Rule[Any]]
 def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
     """Depths of a stage in elements of A: once or twice the 128 bytes of TMA's swizzle."""
     return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
+
+
+def off_axes(
+    c: Geometry,
+    axes: Iterable[tuple[np.ndarray, Sequence[int]]],
+    clusters: Iterable[tuple[int, int]],
+) -> np.ndarray:
+    """Which configs have a value that is not on its axis, or none of some clusters; bool [configs].
+
+    Args:
+        c: the configs.
+        axes: the values of a knob, and those that are allowed.
+        clusters: those that are allowed, along m and along n.
+    """
+    known = [np.isin(value, allowed) for value, allowed in axes]
+    shaped = [(c.cluster_m == m) & (c.cluster_n == n) for m, n in clusters]
+    return ~np.logical_and.reduce([*known, np.logical_or.reduce(shaped)])
 
 
 @rule(

@@ -65,6 +65,7 @@ def _gpu_here(device: int) -> Hardware:
     return gpu_model.hardware_of(device)
 
 
+@lru_cache
 def untried(settings: Settings, gpu: Hardware) -> bool:
     """Whether nobody, not even the user, has run tilecast's kernels on such a GPU."""
     return not settings.model and not known_gpus(gpu)

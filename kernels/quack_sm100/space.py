@@ -30,6 +30,7 @@ from tilecast.kernels.rules import (
     idle_rules,
     l2_traffic,
     multicast_slice,
+    off_axes,
     rule,
     tile_ks,
 )
@@ -80,9 +81,7 @@ def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
         (c.stages, STAGES),
         (c.swizzle, (SWIZZLE,)),
     )
-    known = [np.isin(value, allowed) for value, allowed in axes]
-    clusters = [(c.cluster_m == m) & (c.cluster_n == n) for m, n in CLUSTERS]
-    return ~np.logical_and.reduce([*known, np.logical_or.reduce(clusters)])
+    return off_axes(c, axes, CLUSTERS)
 
 
 @rule(HARDWARE, f"accumulators share the {TENSOR_COLUMNS} columns of tensor memory")
