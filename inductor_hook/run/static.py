@@ -165,7 +165,8 @@ def check_first_result(
     if wrong := wrong_row(out, expected, a.shape[-1], spec.operands):
         raise TilecastError(
             f"{spec.config} has never run on such a GPU, and its result is not PyTorch's "
-            f"({wrong}); allowed: one that is; report this GPU, and take TILECAST out of the list of backends"
+            f"({wrong}); allowed: one that is; report this GPU, and take TILECAST out of the list "
+            "of backends"
         )
 
 
