@@ -1,8 +1,8 @@
 """What does a model lose on the locked set, by which nothing was ever chosen?
 
 ``python benchmarks/learner/locked_set.py`` scores the shipped model, ``--model FOLDER`` another
-one. `DATA` has the suite ``locked``, as ``tilecast collect --suite locked --candidates unguided``
-measured it. The model is asked about all candidates, as it is in use.
+one. `DATA` is what ``measure_locked_set.py`` measured. The model is asked about all candidates, as
+it is in use.
 
 A set that is asked again and again is one that choices were made by. So every time that it is asked
 is written down in the result, with date, commit and the model's digest.
