@@ -1,15 +1,16 @@
 """Measures the locked set on all GPUs of this host, for ``locked_set.py``.
 
-``python benchmarks/learner/measure_locked_set.py STORE --budget 150 --export FILE``; the same
-command resumes. No model has a say in what is measured: of each problem the first candidates by the
-analytic time, and a few others by chance. To have fewer kernels to compile, only those are taken
-that are among the very first of some problem, and only problems of `LINEAR_BF16`.
+``python benchmarks/learner/measure_locked_set.py STORE --budget 150``; the same command resumes. No
+model has a say in what is measured: of each problem the first candidates by the analytic time, and
+a few others by chance. To have fewer kernels to compile, only those are taken that are among the
+very first of some problem, and only problems of `LINEAR_BF16`.
 """
 
 import argparse
 import json
 import os
 import random
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +31,11 @@ from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.models.features.features import leading
 from tilecast.models.runtime.ranker import ENTRANTS
 
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import RESULTS
+
+DATA = RESULTS / "locked_set.parquet"
 VERY_FIRST = 32
 """A kernel is measured if it is so early by the analytic time for some problem."""
 CHANCE = 32
@@ -69,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--budget", type=float, required=True, metavar="SECONDS")
-    parser.add_argument("--export", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--export", type=Path, default=DATA, metavar="FILE")
     options = parser.parse_args()
     import torch
 
