@@ -1,11 +1,10 @@
-"""Odd values, and data and files that are changed at random, the same every time."""
+"""Odd values, and data that is changed at random, the same every time."""
 
 from __future__ import annotations
 
 import copy
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 ODD: tuple[Any, ...] = (
@@ -45,18 +44,3 @@ def changed(data: Any, seed: int) -> Any:
             case _:
                 holder[last] = copy.deepcopy(source.choice(ODD))
     return copied
-
-
-def damage(path: Path, seed: int) -> None:
-    """Flip bits of a file, cut it short, or put a part of it elsewhere."""
-    source, content = random.Random(seed), bytearray(path.read_bytes())
-    at = source.randrange(len(content))
-    match source.randrange(4):
-        case 0:
-            del content[at:]
-        case 1:
-            content[at : at + 4096] = content[:4096]
-        case _:
-            for _ in range(source.choice((1, 1, 8))):
-                content[source.randrange(len(content))] ^= 1 << source.randrange(8)
-    path.write_bytes(content)
