@@ -186,9 +186,11 @@ def test_on_a_full_card_kept_graphs_go_first(reset: list[float], in_vain: bool) 
     assert small.bmreq.unloaded == 1
 
 
-def test_without_a_race_a_graph_goes_before_its_kernel_does(reset: list[float]) -> None:
+def test_without_a_race_a_graph_goes_before_its_kernel_does(
+    reset: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     choice, seen = _Choice(1.0), []
-    choice.bmreq.cleanup_run_fn = lambda: seen.append([*reset])
+    monkeypatch.setattr(_Request, "cleanup_run_fn", lambda request: seen.append([*reset]))
     held = Contest(None)
     held.enter(choice)
     choice.benchmark(torch.ones(2), out=torch.ones(2))
