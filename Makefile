@@ -77,7 +77,7 @@ sdist: .venv/.with-dev
 SHIPPED := '2000 bf16:rcr' '1000 bf16:rcr:bias' '300 bf16:rrr' '300 bf16:crr' '200 int8:rcr>int32' \
 	'200 e4m3:rcr>bf16:row-scales' '200 e4m3:rcr>bf16@fp32:row-scales'
 
-build/shipped.zip: .venv/.with-dev Makefile $(wildcard kernels/quack_sm90/*.py models/artifacts/H200/*)
+build/shipped.zip: .venv/.with-dev Makefile $(wildcard kernels/quack/*.py kernels/quack_sm90/*.py models/artifacts/H200/*)
 	rm -rf build/objects
 	for kind in $(SHIPPED); do \
 		$(BIN)/tilecast compile --common $${kind%% *} --operands "$${kind#* }" \

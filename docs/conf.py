@@ -28,6 +28,7 @@ CONTENTS = """
 :caption: Using it
 :hidden:
 
+docs/first-selection
 docs/inductor
 docs/variables
 docs/invariant

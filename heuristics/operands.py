@@ -51,7 +51,7 @@ class Fusion:
     """Keyword arguments of that function."""
     device: str = ""
     """The device function that does it to one element, which takes the same; a name that begins
-    with a dot is relative to the package of the kernel family."""
+    with a dot is relative to `kernels.quack`."""
     half: int | None = None
     """Where it is a gate: which half of the columns, 0 or 1, the functions take. The result is
     multiplied by the other half, so that out has half the columns."""

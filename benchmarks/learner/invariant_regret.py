@@ -26,14 +26,15 @@ from tilecast.kernels.candidates import candidates, config_table
 from tilecast.models.evaluation.regret import groups
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds, side_by_side
-from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, spread_and_share
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.objectives import ROBUST
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
-from runner import SHOWN_K, Row, ratios
+import simulation
+from runner import Row, ratios
 
 
 def agreeing(labels: ProblemLabels, gpu: Hardware) -> ProblemLabels:
@@ -103,10 +104,7 @@ def figures(
                 "cuBLAS over best": ratios(library, best),
                 "cuBLAS over first": ratios(library, first),
             }
-        group["regret"] = {
-            k: {name: round(v, 5) for name, v in spread_and_share(regret[at, k - 1]).items()}
-            for k in SHOWN_K
-        }
+        group["regret"] = simulation.figures(regret[at], [table[i] for i in at])
         found[name] = group
     return found
 

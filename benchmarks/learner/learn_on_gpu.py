@@ -110,7 +110,10 @@ def scored(found: Sequence[Autotuned]) -> Row:
             ]
             rows[name] = {w: [regret(r, table) for r in rankers] for w, table in asked.items()}
         scores["regret"][power] = {
-            name: {which: figures(np.concatenate(each)) for which, each in by_part.items()}
+            name: {
+                which: figures(np.concatenate(each), [*asked[which]] * len(SEEDS))
+                for which, each in by_part.items()
+            }
             for name, by_part in rows.items()
         }
         scores["left by seed"][power] = {

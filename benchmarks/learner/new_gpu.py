@@ -77,14 +77,14 @@ def main() -> None:
     for power in POWERS:
         one = LearnedHeuristic(shipped, power)
         asked = held_out(lambda _, __, one=one: one, new, power, unfitted(new))
-        found[power]["borrowed"] = of_rows(regrets(asked, new))
+        found[power]["borrowed"] = of_rows(regrets(asked, new), new)
     fit = partial(fit_ranker, hardware=NEW)
     for count in COUNTS:
         for name in ("alone", "with the H200") if count else ("with the H200",):
             taught = first(table, splits, count, others=name != "alone")
             for power in POWERS:  # which share the rankers of the folds
                 asked = held_out(fit, table, power, taught, options.jobs)
-                found[power][f"{count} {name}"] = of_rows(regrets(asked, table)[: len(own)])
+                found[power][f"{count} {name}"] = of_rows(regrets(asked, table)[: len(own)], own)
     runner.write(
         options,
         {name: runner.facts(datasets[gpu]) for name, gpu in (("new", NEW), ("known", KNOWN))},

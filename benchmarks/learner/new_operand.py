@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 import runner
 from runner import SHOWN_K, Row
 from selection_regret import DIGITS, Table
-from simulation import regret, rounded_spread
+from simulation import of_shown, regret
 
 POWER = "robust"
 KINDS = ("bf16:crr", "int8:rcr>bf16:row-scales", "e4m3:rcr>bf16@fp32:row-scales")
@@ -109,10 +109,10 @@ def figures(rows: Sequence[Row]) -> Row:
         for count, how in cells:
             asked = [row for row in own if (row["count"], row["how"]) == (count, how)]
             problems = round(float(np.mean([row["known"] for row in asked])))
-            by_k = {str(k): np.concatenate([r["regret"][str(k)] for r in asked]) for k in SHOWN_K}
+            lost = [np.concatenate([row["regret"][str(k)] for row in asked]) for k in SHOWN_K]
             cell = known.setdefault(str(count), {"problems": problems})
             cell["minutes"] = round(problems * PROBLEM_SECONDS / 60, 1)
-            cell[how] = {k: rounded_spread(values) for k, values in by_k.items()}
+            cell[how] = of_shown(np.stack(lost, 1), range(len(lost[0])))  # families are not kept
         found[kind] = {"scored": scored, "known": known}
     return found
 

@@ -8,6 +8,7 @@ one is; to all kinds but this one, as for operands that it has not seen; and to 
 import sys
 import time
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -52,7 +53,10 @@ def main() -> None:
     }
     found = {
         kind: {"problems": int(of_kind.sum())}
-        | {name: figures(regret[of_kind]) for name, regret in lost.items()}
+        | {
+            name: figures(regret[of_kind], [*compress(table, of_kind)])
+            for name, regret in lost.items()
+        }
         for kind, of_kind in kinds(table).items()
     }
     seconds = round(time.monotonic() - start, 1)

@@ -44,7 +44,7 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 import runner
 from runner import SHOWN_K, Row, ratios
 
-FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")
+FIGURES = ("proposed", "geomean", "error", "p95", "max", "within_2_percent")
 DIGITS = 5
 
 Table = Sequence[ProblemLabels]

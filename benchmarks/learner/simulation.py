@@ -1,5 +1,6 @@
 """What simulations on the shipped data share: parts of its families, and regret."""
 
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,9 +8,9 @@ from runner import SHOWN_K, Row
 from selection_regret import DIGITS, Table
 
 from tilecast.heuristics.heuristic import rank
-from tilecast.models.evaluation.regret import MAX_K, HeldOut, regrets
+from tilecast.models.evaluation.regret import HeldOut, error_of_mean, regrets
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.labels import ProblemLabels, spread
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, spread
 from tilecast.models.runtime.ranker import ConfigRanker
 
 
@@ -44,11 +45,19 @@ def regret(ranker: ConfigRanker, table: Table) -> np.ndarray:
     return regrets(HeldOut(ranker.name, ranker.objective, picks), table)
 
 
-def figures(rows: np.ndarray) -> Row:
-    """What some problems lose at each k of `SHOWN_K`."""
-    return {str(k): rounded_spread(rows[:, k - 1]) for k in SHOWN_K}
+def figures(rows: np.ndarray, table: Table) -> Row:
+    """What some problems lose at each of `SHOWN_K`, given their regret at every k."""
+    families = [labels.problem.family for labels in table]
+    return of_shown(rows[:, [k - 1 for k in SHOWN_K]], families)
 
 
-def rounded_spread(values: np.ndarray) -> Row:
-    """How some losses spread, as a result keeps it."""
-    return {name: round(value, DIGITS) for name, value in spread(values).items()}
+def of_shown(rows: np.ndarray, families: Sequence[Hashable]) -> Row:
+    """What problems of some families lose at each of `SHOWN_K`, which are the columns."""
+    errors = error_of_mean(rows, families)
+    return {
+        str(k): {
+            name: round(float(value), DIGITS)
+            for name, value in {**spread(rows[:, i]), "error": errors[i]}.items()
+        }
+        for i, k in enumerate(SHOWN_K)
+    }

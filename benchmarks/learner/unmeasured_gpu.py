@@ -81,7 +81,7 @@ def lent(measured: Table) -> dict[str, tuple[Heuristic, set[tuple[int, int]]]]:
 
 def losses(fit: Fit, table: Table) -> Row:
     """Regret at 1, 3 and 5 kernels."""
-    return of_rows(regrets(held_out(fit, table, ROBUST, unfitted(table)), table))
+    return of_rows(regrets(held_out(fit, table, ROBUST, unfitted(table)), table), table)
 
 
 @contextmanager

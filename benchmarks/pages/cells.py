@@ -35,19 +35,28 @@ def bold(name: str) -> str:
     return f"**{name}**" if "tilecast" in name.lower() else name
 
 
+def with_error(found: Figures) -> str:
+    """A mean, and how far it is known where a result says so."""
+    mean = percent(found["geomean"])
+    return f"{mean[:-1]} ± {percent(found['error'])}" if "error" in found else mean
+
+
 def by_k(series: Figures, figure: str = "geomean") -> str:
     """A figure of regret at each k of `SHOWN_K`, of lists with a number for every k."""
-    return " / ".join(percent(series[figure][k - 1]) for k in SHOWN_K)
+    if figure != "geomean":
+        return " / ".join(percent(series[figure][k - 1]) for k in SHOWN_K)
+    known = {name: series[name] for name in ("geomean", "error") if name in series}
+    return mean_by_k({str(k): {n: by[k - 1] for n, by in known.items()} for k in SHOWN_K})
 
 
 def mean_by_k(found: Figures) -> str:
     """Mean regret at each k of `SHOWN_K`, of figures by k."""
-    return " / ".join(percent(found[str(k)]["geomean"]) for k in SHOWN_K)
+    return " / ".join(with_error(found[str(k)]) for k in SHOWN_K)
 
 
 def mean_and_p95(figures: Figures) -> str:
     """The geometric mean and the 95th percentile."""
-    return f"{percent(figures['geomean'])}, {percent(figures['p95'])}"
+    return f"{with_error(figures)}, {percent(figures['p95'])}"
 
 
 def by_numbers(name: str) -> list[str | int]:

@@ -22,6 +22,25 @@ GROUPS = {"random families": "random sizes", "other families": "other sizes"}
 """How tables call groups of problems whose names in the results say less."""
 
 
+def locked(figures: Figures) -> str:
+    """The shipped model on the locked set: regret, and the best kernel and its choice by cuBLAS."""
+    heading = ["locked set", "problems", AT, "worst, k = 1", "best of the space", "below 0.97x"]
+    heading += ["first choice or cuBLAS", "below 0.97x", "least"]
+    rows = []
+    for power, by_group in figures["locked_set"]["regret and speed"].items():
+        for name, one in by_group.items():
+            if power != "robust" and name not in ("all", "m 65 to 256"):
+                continue
+            best, first = one["best over cuBLAS"], one["first or cuBLAS over cuBLAS"]
+            rows.append([f"{power}, {name}", str(one["problems"]), mean_by_k(one["regret"])])
+            rows[-1] += [percent(one["regret"]["1"]["max"])]
+            for speed in (best, first):
+                rows[-1] += [f"{speed['geomean']:.3f} ± {speed['error']:.3f}x"]
+                rows[-1] += [f"{speed['slower']:.1%}"]
+            rows[-1] += [f"{first['worst']:.2f}x"]
+    return markdown(heading, rows)
+
+
 def regret(figures: Figures) -> str:
     """Every heuristic over all problems, in each power regime and for the worse of both."""
     found = figures["selection_regret"]
@@ -89,7 +108,10 @@ def cross_regime(figures: Figures) -> str:
     found = figures["selection_regret"]["cross_regime"]["regret"]
     rows = [
         [f"{bold(name)}, {made_for}"]
-        + [mean_and_p95({f: run[f][0] for f in ("geomean", "p95")}) for run in by_run.values()]
+        + [
+            mean_and_p95({figure: by_k[0] for figure, by_k in run.items()})
+            for run in by_run.values()
+        ]
         for name, losses in found.items()
         for made_for, by_run in losses.items()
     ]

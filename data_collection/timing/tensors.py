@@ -102,7 +102,8 @@ def applied(step: str, result: torch.Tensor, given: dict) -> torch.Tensor:
         case "c":
             return result + given["c"]
         case "beta-c":
-            return result + given["beta"] * given["c"]
+            # Not c times beta: that would be rounded to the type of c before it is added.
+            return torch.add(result, given["c"], alpha=given["beta"])
     raise NotImplementedError(step)
 
 

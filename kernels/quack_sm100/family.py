@@ -9,7 +9,7 @@ import numpy as np
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.quack_sm90.family import ENVIRONMENT, PACKAGES
+from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, launch_with
 from tilecast.kernels.quack_sm100 import resources, space
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.spec import KernelSpec
@@ -36,9 +36,7 @@ def _launcher(
     function: Callable[..., object], spec: KernelSpec, device: int
 ) -> Callable[..., object]:
     """What launches a cluster for every tile: those that run take over from those that wait."""
-    if spec.operands.extras:
-        return lambda a, b, out, *extras: function(a, b, out, extras, 1)
-    return lambda a, b, out: function(a, b, out, 1)
+    return launch_with(function, spec, 1)
 
 
 QUACK_SM100 = KernelFamily(

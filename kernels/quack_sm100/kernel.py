@@ -1,7 +1,6 @@
 """QuACK's SM100 GEMM with every knob taken from a config, compiled for any extents without a GPU.
 
-Device code, pipelines and epilogues are QuACK's. What is done to a product before it is stored is
-that of `tilecast.kernels.quack_sm90.epilogue`, which also makes QuACK importable.
+Device code and pipelines are QuACK's.
 """
 
 # The DSL's packages are joined at import time: a type checker does not see them.
@@ -12,8 +11,7 @@ from __future__ import annotations
 from typing import cast
 
 # isort: off
-from tilecast.kernels.quack_sm90.compiler import compile_gemm
-from tilecast.kernels.quack_sm90.epilogue import Epilogue, FusedArguments
+import tilecast.kernels.quack.importable  # noqa: F401
 
 import cutlass
 import cutlass.cute as cute
@@ -23,15 +21,16 @@ from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 from quack.gemm_sm100 import GemmSm100
 from quack.rounding import RoundingMode
 from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions
-# isort: on
 
 from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.quack.compiler import compile_gemm
+from tilecast.kernels.quack.epilogue import NUMBERS, VECTORS, Epilogue, FusedArguments
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.resources import accumulators, epilogue_stages, pairs
 from tilecast.kernels.spec import KernelSpec
+# isort: on
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
-_VECTORS = ("scale_a", "scale_b", "bias")
 
 
 def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
@@ -51,9 +50,9 @@ class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
     """out = A @ B on Blackwell; called as `tilecast.kernels.quack_sm90.kernel.TunableGemm` is."""
 
     _epi_ops = (
-        *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
-        *(RowVecLoad(f"row_{name}") for name in _VECTORS),
-        *(ColVecLoad(f"column_{name}") for name in _VECTORS),
+        *(Scalar(name) for name in NUMBERS),
+        *(RowVecLoad(f"row_{name}") for name in VECTORS),
+        *(ColVecLoad(f"column_{name}") for name in VECTORS),
     )
 
     def __init__(self, config: Sm100Config, operands: GemmOperands):

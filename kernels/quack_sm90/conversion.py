@@ -7,14 +7,16 @@ that leaves open how 16 columns of A, a block, get there between two wgmmas. QuA
 
 from __future__ import annotations
 
+# isort: off
+import tilecast.kernels.quack.importable  # noqa: F401
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 from cutlass._mlir.dialects import llvm
-
-# Made importable by tilecast.kernels.quack_sm90.kernel, which imports this.
 from quack.copy_utils import as_position_independent_swizzle_tensor, swizzle_ptr
 from quack.operand_transform.transform import TransformA
+# isort: on
 
 _CHUNK = 16
 """Bytes that a swizzle leaves together."""

@@ -11,17 +11,11 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.occupancy import max_active_clusters
+from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, launch_with
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
-
-PACKAGES = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
-"""What QuACK's kernels are compiled by."""
-ENVIRONMENT = {"CUTE_DSL_ARCH": "sm_120a"}
-"""The GPU that the DSL is to take for this host's: one that no family is for. Into one that kernels
-are for it would load each that it compiles; with none named it asks the driver, which makes it
-unfit to be forked."""
 
 
 def _configs(geometry: Geometry) -> list[QuackConfig]:
@@ -69,10 +63,7 @@ def _launcher(
     clusters = 1  # where k is split every tile has a cluster of its own, however many fit
     if config.split_k == 1:
         clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
-    grid = clusters * config.ctas_per_sm
-    if spec.operands.extras:
-        return lambda a, b, out, *extras: function(a, b, out, extras, grid)
-    return lambda a, b, out: function(a, b, out, grid)
+    return launch_with(function, spec, clusters * config.ctas_per_sm)
 
 
 QUACK_SM90 = KernelFamily(
@@ -80,7 +71,7 @@ QUACK_SM90 = KernelFamily(
     arch="sm_90a",
     runs_on=("sm_90a",),
     packages=PACKAGES,
-    compiler="tilecast.kernels.quack_sm90.compiler",
+    compiler="tilecast.kernels.quack_sm90.fused",
     environment=ENVIRONMENT,
     rehearsal=QuackConfig(64, 16, 64),
     config_rules=space.CONFIG_RULES,

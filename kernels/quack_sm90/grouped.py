@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
+# isort: off
+import tilecast.kernels.quack.importable  # noqa: F401
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.experimental import primitives as prims
-
-# Made importable by tilecast.kernels.quack_sm90.kernel, which imports this.
 from quack.tile_scheduler import VarlenMTileScheduler
+# isort: on
 
 
 class GroupStarts:

@@ -7,49 +7,38 @@ order; and, where CTAs of a cluster share a tile, which of them multiplies what 
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from functools import partial
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec
 from math import gcd
 from typing import NamedTuple
+
+# isort: off
+import tilecast.kernels.quack.importable  # noqa: F401
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, const_expr
-
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
-from tilecast.kernels.rules import TILE_K_BYTES
-
-if "quack" not in sys.modules:
-    # The package's own __init__ imports its norms and losses, and Triton with them: no GEMM needs
-    # these.
-    found = find_spec("quack")
-    bare = ModuleSpec("quack", None, is_package=True)
-    bare.submodule_search_locations = list(found.submodule_search_locations)
-    sys.modules["quack"] = module_from_spec(bare)
-
-# Before anything of QuACK: it teaches the DSL's preprocessor what the kernels are written in.
-import quack.dsl  # noqa: E402, F401
-import quack.sm90_utils  # noqa: E402
-from quack import copy_utils  # noqa: E402
-from quack.epilogue.mixin import ComposableEpiMixin  # noqa: E402
-from quack.gemm_sm90 import GemmSm90  # noqa: E402
-from quack.layout_utils import select  # noqa: E402
-from quack.rounding import RoundingMode  # noqa: E402
-from quack.tile_scheduler import (  # noqa: E402
+import quack.sm90_utils
+from quack import copy_utils
+from quack.epilogue.mixin import ComposableEpiMixin
+from quack.gemm_sm90 import GemmSm90
+from quack.layout_utils import select
+from quack.rounding import RoundingMode
+from quack.tile_scheduler import (
     RasterOrderOption,
     TileScheduler,
     TileSchedulerOptions,
     WorkTileInfo,
 )
-from quack.varlen_utils import VarlenArguments  # noqa: E402
+from quack.varlen_utils import VarlenArguments
 
-from tilecast.kernels.quack_sm90.conversion import ConvertedA  # noqa: E402
-from tilecast.kernels.quack_sm90.grouped import GroupScheduler, GroupStarts  # noqa: E402
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.conversion import ConvertedA
+from tilecast.kernels.quack_sm90.grouped import GroupScheduler, GroupStarts
+from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
+from tilecast.kernels.rules import TILE_K_BYTES
+# isort: on
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 _FRAGMENT = 4

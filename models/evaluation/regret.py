@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tilecast.data_collection.problems import suites
 from tilecast.heuristics.heuristic import Heuristic
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.learning.labels import MAX_K, ProblemLabels, spread_and_share
+from tilecast.models.learning.labels import ProblemLabels, spread_and_share
 
 BUCKETS = {
     "m 1 to 16": (1, 16),
@@ -26,6 +27,10 @@ ORIGINS = {
     "layers of language models": ("llm", "llama_shapes", "deepgemm"),
 }
 """Others, with the suites that their families are of; each belongs to the first that has it."""
+
+
+RESAMPLES = 2_000
+"""Draws of families that tell how far a mean is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +76,29 @@ def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
     return np.array([labels.regret(result.objective, picks) for labels, picks in asked])
 
 
+def error_of_mean(regret: np.ndarray, families: Sequence[Hashable]) -> np.ndarray:
+    """How far the geometric mean is known: half of the interval that holds 95% of such means.
+
+    Families are drawn with replacement, not problems: those of one are right or wrong together.
+
+    Args:
+        regret: float64 [problems, k].
+        families: of each problem.
+
+    Returns:
+        float64 [k].
+    """
+    places = {family: place for place, family in enumerate(dict.fromkeys(families))}
+    of = [places[family] for family in families]
+    sums = np.zeros((len(places), regret.shape[1]))
+    np.add.at(sums, of, np.log1p(regret))
+    even = np.full(len(places), 1 / len(places))
+    drawn = np.random.default_rng(0).multinomial(len(places), even, RESAMPLES)
+    means = np.expm1(drawn @ sums / (drawn @ np.bincount(of))[:, None])
+    low, high = np.quantile(means, (0.025, 0.975), axis=0)
+    return (high - low) / 2
+
+
 def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[dict[str, Any]]:
     """Regret over all problems and over each of their `groups`, for k = 1 to `MAX_K`.
 
@@ -79,20 +107,23 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[dict[str,
     Returns:
         Rows with ``heuristic``; ``power``, the objective; ``problems``, the name of a group;
         ``count`` of its problems; ``k``, kernels that might be proposed, and how many were
-        ``proposed`` on average; and the regret of the best of these, `spread_and_share`.
+        ``proposed`` on average; and the regret of the best of these, `spread_and_share`, with the
+        ``error`` of its mean.
     """
     regret = regrets(result, table)
     proposed = np.array([len(picks) for picks in result.picks])
-    known = groups([labels.problem for labels in table])
-    masks = {name: mask & (proposed > 0) for name, mask in known.items()}
+    problems = [labels.problem for labels in table]
+    masks = {name: mask & (proposed > 0) for name, mask in groups(problems).items()}
+    families = [problem.family for problem in problems]
     return [
         {
             **{"heuristic": result.heuristic, "power": result.objective, "problems": name},
             **{"count": int(group.sum()), "k": k},
             "proposed": float(np.minimum(proposed[group], k).mean()),
             **spread_and_share(regret[group, k - 1]),
+            "error": float(error),
         }
         for name, group in masks.items()
         if group.any()
-        for k in range(1, MAX_K + 1)
+        for k, error in enumerate(error_of_mean(regret[group], [*compress(families, group)]), 1)
     ]

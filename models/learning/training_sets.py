@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilecast.data_collection.dataset.dataset import Dataset, joined
+from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described, hardware
@@ -82,8 +83,13 @@ def by_gpu(datasets: Sequence[Dataset]) -> Measurements:
     Where others describe that GPU with other rates, the first description counts.
 
     Raises:
-        TilecastError: one is of several GPUs.
+        TilecastError: one is of several GPUs, or measured the locked suite.
     """
+    if any(set(one.problems()) <= {*suite("locked")} for one in datasets):
+        raise TilecastError(
+            "a data set has problems of the locked suite alone, from which nothing may learn; "
+            "allowed: others; benchmarks/learner/locked_set.py scores a model by it"
+        )
     first, *more = datasets
     gpu = dataset_hardware(first)
     own = (first, *(one for one in more if dataset_hardware(one).same_gpu(gpu)))

@@ -59,8 +59,8 @@ PACKAGES = {
 DEVICE_SIDE = {
     f"tilecast.kernels.{name}"
     for name in (
-        *("quack_sm90.kernel", "quack_sm90.conversion", "quack_sm90.epilogue"),
-        *("quack_sm90.compiler", "quack_sm90.grouped", "quack_sm100.kernel"),
+        *("quack.compiler", "quack.epilogue", "quack.importable", "quack_sm90.conversion"),
+        *("quack_sm90.fused", "quack_sm90.grouped", "quack_sm90.kernel", "quack_sm100.kernel"),
     )
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""

@@ -210,7 +210,7 @@ def test_loads_are_shared_by_the_ctas_of_one_split(ask: Ask) -> None:
     }
     code = f"""
 from quack import copy_utils
-from tilecast.kernels.quack_sm90.compiler import compile_gemm
+from tilecast.kernels.quack.compiler import compile_gemm
 told, whole = [], copy_utils.block_copy
 def told_of(*args, tma_multicast=None, **kwargs):
     if tma_multicast is None:
@@ -293,21 +293,21 @@ def test_shared_memory_is_what_quack_lays_out(ask: Ask, objects: ObjectCache) ->
 from pathlib import Path
 from tilecast.kernels.build import builder
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.quack_sm90 import compiler, resources
-whole = compiler.compile_gemm
+from tilecast.kernels.quack_sm90 import fused, resources
+whole = fused.compile_gemm
 def measured(gemm, spec, *target):
     content = whole(gemm, spec, *target)
     stated = resources.smem_bytes(spec.config, spec.operands)
     assert 0 <= stated - gemm.shared_storage.size_in_bytes() <= resources.ALIGNMENT, spec
     print(spec.config)
     return content
-compiler.compile_gemm = measured
+fused.compile_gemm = measured
 try:
     for text, name in {SAMPLE[::3]}:
         spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
         builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
 finally:
-    compiler.compile_gemm = whole
+    fused.compile_gemm = whole
 """
     assert ask(code).splitlines() == [name for _, name in SAMPLE[::3]]
 

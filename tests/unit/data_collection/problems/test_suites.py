@@ -1,17 +1,22 @@
 """The suites hold what they promise, the same every time."""
 
+import json
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 
+from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.problems.language_models import MODELS
 from tilecast.data_collection.problems.mixtures import COUNT, MIXTURES, ROWS
 from tilecast.data_collection.problems.suites import (
+    LOCKED_PROBLEMS,
     SUITES,
     problems,
     suite,
 )
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 
 PEAK_FLOPS = 6e14
@@ -27,7 +32,7 @@ def model(name):
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in SUITES if name != "grouped"])
+@pytest.mark.parametrize("name", sorted(SUITES.keys() - {"grouped", "locked"}))
 def test_problems_are_distinct_linear_layers_in_bf16(name):
     found = suite(name)
     assert len(set(found)) == len(found) > 0
@@ -80,8 +85,8 @@ def test_training_covers_every_suite_and_every_band_of_m():
         ms[problem.family].append(problem.m)
     assert len(ms) >= 70
     assert all(4 <= len(found) <= 9 for found in ms.values())
-    # The random ones came later, and are no layer of any model.
-    for name in set(SUITES) - {"random"}:
+    # The random ones came later, and are no layer of any model; the locked ones are for scoring.
+    for name in set(SUITES) - {"random", "locked"}:
         assert families(name) & set(ms), name
 
     found = [problem.m for problem in suite("training")]
@@ -124,3 +129,29 @@ def test_random_problems_are_spread_over_n_k_and_every_band_of_m() -> None:
     for least, most in ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384)):
         assert sum(least <= p.m <= most for p in problems) >= 1_900
     assert not {p.family for p in problems} & {p.family for p in suite("training")}
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_no_locked_family_is_near_one_that_was_measured(gpu: str) -> None:
+    data = shipped_data(hardware(gpu))
+    assert data is not None
+    measured = np.log([problem.family for problem in read_dataset(data).problems()])
+    for problem in suite("locked"):
+        apart = abs(measured - np.log(problem.family)).max(1)
+        assert apart.min() >= 0.03, problem
+
+
+def test_locked_problems_are_of_200_families_and_every_size() -> None:
+    found = suite("locked")
+    assert len({problem.family for problem in found}) == len(found) == 200
+    linear = [problem.m for problem in found if problem.operands == LINEAR_BF16]
+    assert len(linear) == 180
+    for least, most, count in ((1, 16, 40), (17, 64, 20), (65, 256, 50), (257, 16384, 45)):
+        assert sum(least <= m <= most for m in linear) >= count
+    other = families("training") | families("llm") | families("random")
+    assert not other & {problem.family for problem in found}
+    # A run that is cut short stands for all: any part has problems of every size and origin.
+    sources = [row[-1] == "random" for row in json.loads(LOCKED_PROBLEMS.read_text())]
+    assert sum(sources) == 100
+    for start in range(0, 200, 50):
+        assert 15 <= sum(sources[start : start + 50]) <= 35

@@ -18,7 +18,7 @@ from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.evaluation.baselines import RandomChoice, fit_fixed_subset
 from tilecast.models.evaluation.evaluation import evaluate, held_out
-from tilecast.models.evaluation.regret import BUCKETS, HeldOut, regrets, summarise
+from tilecast.models.evaluation.regret import BUCKETS, HeldOut, error_of_mean, regrets, summarise
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds, side_by_side
 from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, noise_floor
@@ -112,6 +112,18 @@ def test_the_oracle_has_no_regret(power: str, synthetic_table) -> None:
     assert {row["count"] for row in everything} == {len(synthetic_table)}
     buckets = {row["problems"]: row["count"] for row in rows if row["problems"] in BUCKETS}
     assert sum(buckets.values()) == len(synthetic_table)
+
+
+def test_how_far_a_mean_is_known_is_a_matter_of_families() -> None:
+    regret = np.expm1(np.random.default_rng(1).exponential(0.01, (400, 2)))
+    alone = error_of_mean(regret, range(400))
+    # Of many the error is normal: 1.96 standard deviations of the mean.
+    expected = 1.96 * np.log1p(regret).std(0) / 20
+    np.testing.assert_allclose(alone, expected, rtol=0.1)
+    # Four times the same problem is no more knowledge than once.
+    again = error_of_mean(np.repeat(regret, 4, 0), np.repeat(range(400), 4).tolist())
+    np.testing.assert_allclose(again, alone)
+    assert error_of_mean(regret[:1], [0]).tolist() == [0, 0]
 
 
 def test_regret_is_by_the_truth_and_falls_with_k(synthetic_table) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.data_collection.dataset.measurement import REFERENCE
+from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -169,6 +170,14 @@ def test_problems_without_a_choice_are_refused(few_dataset: Dataset) -> None:
         train(by_gpu([alone]))
     one = alone.problems()[0]
     train(by_gpu([_with_configs(few_dataset, lambda problem: 1 + (problem == one))]))
+
+
+def test_nothing_is_learned_from_the_locked_suite(few_dataset: Dataset) -> None:
+    locked, rows = suite("locked")[0], few_dataset.rows
+    one = rows.query(f"m == {rows['m'][0]} and n == {rows['n'][0]} and k == {rows['k'][0]}")
+    moved = one.assign(m=locked.m, n=locked.n, k=locked.k).astype(rows.dtypes)
+    with pytest.raises(TilecastError, match="locked suite alone, from which nothing may learn"):
+        by_gpu([few_dataset, Dataset(moved.reset_index(drop=True), few_dataset.provenance)])
 
 
 def test_features_are_those_of_the_gpu_that_was_measured(few_dataset: Dataset) -> None:

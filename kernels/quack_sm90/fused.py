@@ -1,73 +1,40 @@
-"""What is done to a product before it is stored: scales, then the steps of its operands.
+"""QuACK's SM90 GEMM with all that operands name done to the product before it is stored.
 
-Vectors that it reads are brought to shared memory while their tile is multiplied.
+Vectors that this reads are brought to shared memory while their tile is multiplied.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import cast
 
 # isort: off
-# First, as it makes QuACK importable where its other parts' packages are not.
-from tilecast.kernels.quack_sm90.kernel import TunableGemm
+import tilecast.kernels.quack.importable  # noqa: F401
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, const_expr
+from cutlass import Boolean, Int32, const_expr
 from cutlass.experimental import primitives as prims
 from quack import copy_utils
-from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 from quack.tile_scheduler import WorkTileInfo
 
-from tilecast.heuristics.operands import (
-    COLUMN,
-    EPILOGUES,
-    GROUP_ENDS,
-    MATRIX,
-    NUMBER,
-    ONE,
-    ROW,
-    GemmOperands,
-)
 from tilecast.heuristics.problem import GATED_COLUMNS
+from tilecast.kernels.quack.compiler import compile_gemm
+from tilecast.kernels.quack.epilogue import NUMBERS, VECTORS, Epilogue
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.kernel import TunableGemm
 from tilecast.kernels.quack_sm90.resources import WARP_GROUP
+from tilecast.kernels.spec import KernelSpec
 # isort: on
 
-# log2 of the normal distribution function at -t, for t from 0 to _GELU_END: a polynomial fitted for
-# the least largest error (Lawson's algorithm), which is 5e-6; the highest power first.
-_GELU_END = 6.0
-_GELU = (
-    *(-1.83481452e-06, 6.15983544e-05, -0.000930525316, 0.00850789271),
-    *(-0.0539600727, -0.45846439, -1.15125105, -0.999995294),
-)
 
-
-def gelu(x):
-    """X times the normal distribution function at x, to 4e-6 of it, without a branch.
-
-    The error function of the library takes some forty instructions, which stand between the last
-    product and the store; this takes twelve. Written for -|x|, where nothing cancels. NaN stays.
-    """
-    t = cute.arch.fmin(cute.math.absf(x), _GELU_END)
-    exponent = Float32(_GELU[0])
-    for coefficient in _GELU[1:]:
-        exponent = cute.math.fma(exponent, t, Float32(coefficient))
-    below = cute.math.exp2(exponent, fastmath=True)
-    return cute.math.fma(-t, below, relu(x))
-
-
-def relu(x):
-    """The larger of x and 0; NaN stays, which QuACK's makes 0."""
-    return cute.arch.fmax(x, 0.0, nan=True)
-
-
-@cache
-def _function(name):
-    """A device function by its dotted name, as a row of `EPILOGUES` has it."""
-    return resolve_name(__package__ + name if name.startswith(".") else name)
+def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
+    """The object file of a kernel, which exports ``symbol``."""
+    operands = spec.operands
+    fused = FusedGemm if operands.fused else TunableGemm
+    kernel = GemmWithExtras if operands.extras else fused
+    config = cast("QuackConfig", spec.config)
+    return compile_gemm(kernel(config, operands, spec.any_rows), spec, arch, symbol)
 
 
 class _EarlyVector:
@@ -155,7 +122,6 @@ def _seen(scheduler: type, gemm) -> type:
     return Scheduler
 
 
-_VECTORS = ("scale_a", "scale_b", "bias")
 _TURN = GATED_COLUMNS // 2
 """Columns of each half of B that a gate's kernel reads in turn: as many as a thread's accumulators
 are apart (PTX ISA, wgmma, fragments of D)."""
@@ -180,109 +146,6 @@ def _half(acc, second: int):
     return cute.make_tensor(acc.iterator + turn * second, layout)
 
 
-@mlir_namedtuple
-class FusedArguments(NamedTuple):
-    """What the epilogue reads; vectors lie along the kernel's own n (rows) or m (columns).
-
-    Where a gate pairs two halves of n, rows are of the first, and those of the second beside them.
-    """
-
-    alpha: Float32 | None = None
-    beta: Float32 | None = None
-    one_scale_a: cute.Pointer | None = None
-    one_scale_b: cute.Pointer | None = None
-    row_scale_a: cute.Tensor | None = None
-    row_scale_b: cute.Tensor | None = None
-    row_bias: cute.Tensor | None = None
-    column_scale_a: cute.Tensor | None = None
-    column_scale_b: cute.Tensor | None = None
-    column_bias: cute.Tensor | None = None
-    second_scale_b: cute.Tensor | None = None
-    second_bias: cute.Tensor | None = None
-
-
-class Epilogue:
-    """What is done to a product by the operands that a kernel has, whatever its architecture."""
-
-    EpilogueArguments = FusedArguments
-    config: Any
-    operands: GemmOperands
-
-    @cute.jit
-    def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
-        """Do it to one piece of the tile, element by element in registers."""
-        for i in cutlass.range_constexpr(cute.size(tRS_rD)):
-            tRS_rD[i] = self._finished(tRS_rD[i], epi_loop_tensors, tRS_rC, i)
-        return ()
-
-    def _finished(self, value, given, matrix, i):
-        """What becomes of an element; where there is a gate, of that and the one it pairs."""
-        value = self._before_gate(value, given, matrix, i, ("row", "column"))
-        if not self.operands.gate:
-            return value
-        gate = EPILOGUES[self.operands.gate]
-        pair = value, self._before_gate(self.second[i], given, matrix, i, ("second", "column"))
-        return _function(gate.device)(pair[gate.half]) * pair[1 - gate.half]
-
-    def _before_gate(self, value, given, matrix, i, lines):
-        """What all steps but a gate make of an element, with vectors of these two lines."""
-        for name in ("scale_a", "scale_b"):
-            if f"one_{name}" in given:
-                value = value * given[f"one_{name}"]
-            for line in lines:
-                if f"{line}_{name}" in given:
-                    value = value * given[f"{line}_{name}"][i]
-        for step in self.operands.epilogue:
-            if step != self.operands.gate:
-                value = self._step(step, value, given, matrix, i, lines)
-        return value
-
-    def _step(self, step, value, given, matrix, i, lines):
-        fusion = EPILOGUES[step]
-        extras = [self._extra(extra, given, matrix, i, lines) for extra in fusion.extras]
-        if fusion.device:
-            return _function(fusion.device)(value, *extras)
-        if step == "alpha":
-            return value * extras[0]
-        if step == "beta-c":
-            matrix, beta = extras
-            return value + beta * matrix
-        return value + extras[0]
-
-    def _extra(self, extra, given, matrix, i, lines):
-        """What an extra holds for the element, which lies in a vector of either line."""
-        if extra.kind == MATRIX:
-            return matrix[i].to(self.acc_dtype)
-        if extra.kind == NUMBER:
-            return given[extra.name]
-        along, across = (f"{line}_{extra.name}" for line in lines)
-        return given[along if along in given else across][i]
-
-    def arguments(self, extras: tuple):
-        """What the epilogue reads of the operands' extras; a matrix and ends of groups, or None."""
-        arguments, matrix, ends = {}, None, None
-        lines = {ROW: "row", COLUMN: "column"}
-        if self.config.swap_ab:
-            lines = {ROW: "column", COLUMN: "row"}
-        for extra, value in zip(self.operands.extras, extras, strict=True):
-            if extra.kind == MATRIX:
-                matrix = value
-            elif extra.kind == GROUP_ENDS:
-                ends = value
-            elif extra.kind == ONE:
-                arguments[f"one_{extra.name}"] = value.iterator
-            elif extra.kind == ROW and self.operands.gate != "":
-                half = cute.make_layout((cute.size(value) // 2,))
-                arguments[f"row_{extra.name}"] = cute.make_tensor(value.iterator, half)
-                second = value.iterator + cute.size(value) // 2
-                arguments[f"second_{extra.name}"] = cute.make_tensor(second.align(4), half)
-            elif extra.kind in lines:
-                arguments[f"{lines[extra.kind]}_{extra.name}"] = value
-            else:
-                arguments[extra.name] = value
-        return FusedArguments(**arguments), matrix, ends
-
-
 class FusedGemm(Epilogue, TunableGemm):
     """The same, with all that operands name done to the product before it is stored.
 
@@ -291,9 +154,9 @@ class FusedGemm(Epilogue, TunableGemm):
     """
 
     _epi_ops = (
-        *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
-        *(_EarlyRow(f"row_{name}") for name in _VECTORS),
-        *(_EarlyColumn(f"column_{name}") for name in _VECTORS),
+        *(Scalar(name) for name in NUMBERS),
+        *(_EarlyRow(f"row_{name}") for name in VECTORS),
+        *(_EarlyColumn(f"column_{name}") for name in VECTORS),
         *(_EarlyRow(f"second_{name}") for name in ("scale_b", "bias")),
     )
 

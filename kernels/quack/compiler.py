@@ -1,7 +1,4 @@
-"""Compiling QuACK's SM90 GEMM for any extents, without a GPU.
-
-What this module imports decides what a config compiles to.
-"""
+"""Compiling one of QuACK's GEMMs for any extents, without a GPU."""
 
 # The DSL's packages are joined at import time: a type checker does not see them.
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
@@ -11,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import cutlass
 import cutlass.cute as cute
@@ -28,19 +24,7 @@ from tilecast.heuristics.operands import (
     Extra,
     TensorSpec,
 )
-from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
-from tilecast.kernels.quack_sm90.kernel import TunableGemm
 from tilecast.kernels.spec import KernelSpec
-
-
-def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
-    """The object file of a kernel, which exports ``symbol``."""
-    operands = spec.operands
-    fused = FusedGemm if operands.fused else TunableGemm
-    kernel = GemmWithExtras if operands.extras else fused
-    config = cast("QuackConfig", spec.config)
-    return compile_gemm(kernel(config, operands, spec.any_rows), spec, arch, symbol)
 
 
 def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbol: str) -> bytes:
