@@ -48,8 +48,8 @@ def beside_library(table: Sequence[ProblemLabels], asked: HeldOut) -> Row:
     for k in SHOWN_K:
         pairs = zip(table, asked.picks, strict=True)
         picked = np.array([one.truth[regime][list(picks[:k])].min() for one, picks in pairs])
-        as_fast = (library >= picked)[~np.isnan(library)].mean()
-        found[str(k)] = ratios(library, picked) | {"as_fast": round(float(as_fast), DIGITS)}
+        as_fast = round(float((library >= picked)[~np.isnan(library)].mean()), DIGITS)
+        found[str(k)] = ratios(library.tolist(), picked.tolist()) | {"as_fast": as_fast}
     return found
 
 
