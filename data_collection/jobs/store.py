@@ -67,6 +67,7 @@ may leave other values that are allowed. Stores that were begun without have non
 written to."""
 _SEALED = ("runs", "kernels", "measurements")
 
+_Row = tuple[object, ...]
 _FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
 """Folders of an absolute path, which name users, while stores are published."""
 
@@ -171,7 +172,7 @@ class MeasurementStore:
 
     @contextmanager
     def _access(self, changed: str = "") -> Iterator[sqlite3.Connection]:
-        """A transaction, which is on disk afterwards; seals the table that it changes."""
+        """A transaction, which is on disk afterwards; seals the small table that it changes."""
         try:
             with self._database:
                 yield self._database
@@ -199,6 +200,14 @@ class MeasurementStore:
     def _reseal(self, table: str, total: int) -> None:
         row = (_SEAL + table, f"{total % 2**64:x}")
         self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row)
+
+    @contextmanager
+    def _resealed(self, table: str, added: Iterable[_Row], removed: Iterable[_Row] = ()):
+        """Seal a table whose rows change inside, by what it was sealed by and these rows alone."""
+        seal = self._seal(table)
+        before = self._sum(table) if seal is None else seal
+        yield
+        self._reseal(table, before + sum(map(_hash, added)) - sum(map(_hash, removed)))
 
     def _sum(self, table: str) -> int:
         """What they do add up to, in whichever order."""
@@ -251,14 +260,15 @@ class MeasurementStore:
 
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""
-        with self._access("kernels") as database:
-            database.executemany(
-                "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
-                [
-                    (kernel_key(spec), spec.config.name, _without_folders(reason))
-                    for spec, reason in failures.items()
-                ],
-            )
+        rows = [
+            (kernel_key(spec), spec.config.name, _without_folders(reason))
+            for spec, reason in failures.items()
+        ]
+        query = "SELECT * FROM kernels WHERE key = ?"
+        with self._access() as database:
+            replaced = [old for key, *_ in rows for old in database.execute(query, (key,))]
+            with self._resealed("kernels", rows, replaced):
+                database.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)", rows)
 
     def checks(self) -> dict[str, str | None]:
         """For each checked kernel's key, what is wrong with it, or None."""
@@ -278,11 +288,8 @@ class MeasurementStore:
             for row in rows
         ]
         places = ", ".join("?" * len(_COLUMNS))
-        with self._access() as database:
-            seal = self._seal("measurements")
-            before = self._sum("measurements") if seal is None else seal
+        with self._access() as database, self._resealed("measurements", values):
             database.executemany(f"INSERT INTO measurements VALUES ({places})", values)
-            self._reseal("measurements", before + sum(map(_hash, values)))
 
     def measured(self, pass_: str) -> set[GemmProblem]:
         """Problems that have rows of a pass."""
@@ -348,7 +355,7 @@ def _real(number: float | None) -> float | None:
     return None if number is None else float(number)
 
 
-def _hash(row: tuple[object, ...]) -> int:
+def _hash(row: _Row) -> int:
     """64 bits that depend on every value of a row."""
     return int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=8).digest())
 

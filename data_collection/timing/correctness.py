@@ -57,7 +57,9 @@ ROW_ERROR = 0.02
 """Allowed error of a whole row over the row, both by their norms, beside what elements are rounded
 by: a stage of many that is left out or taken twice exceeds it, and no element's error."""
 SHORTEST_ROW = 64
-"""Fewest elements of a row that its norm says something of."""
+"""Fewest elements of which a norm says something: results with shorter rows are one row."""
+SMALLEST_ROW = 0.01
+"""Of the norm of a row on average: what is less is zero, but for what its sums are rounded by."""
 
 
 DEEPEST_STAGE = 256
@@ -107,17 +109,14 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
     import torch
 
     k, operands = problem.k, problem.operands
-    if out.dtype.is_floating_point:
-        eps = torch.finfo(out.dtype).eps
-        allowed = eps * reference.abs() + _lost(k, operands)
-        allowed_of_row = ROW_ERROR + eps + _share_lost(k, operands)
-    else:
-        allowed = torch.full_like(reference, 0.5)  # whole numbers are exact
-        allowed_of_row = math.inf
+    floats = out.dtype.is_floating_point
+    # Whole numbers are exact.
+    unit, lost = (torch.finfo(out.dtype).eps, _lost(k, operands)) if floats else (0.0, 0.5)
+    allowed = unit * reference.abs() + lost
     error = out.float() - reference
     wrong = ~(error.abs() <= allowed)  # NaN is not below anything
     if not wrong.any():
-        return _wrong_row(error, reference, allowed_of_row)
+        return wrong_row(out, reference, k, operands) if floats else None
     places = wrong.nonzero()
     first = tuple(places[0].tolist())
     box = zip(places.amin(0).tolist(), places.amax(0).tolist(), strict=True)
@@ -128,13 +127,27 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
     )
 
 
-def _wrong_row(error: torch.Tensor, reference: torch.Tensor, allowed: float) -> str | None:
-    """Compare rows, given the error of each element: what is wrong with the worst, or None."""
-    if error.shape[-1] < SHORTEST_ROW:
-        return None
-    shares = error.norm(dim=-1) / reference.norm(dim=-1).clamp_min(2.0**-126)
+def wrong_row(
+    out: torch.Tensor, reference: torch.Tensor, k: int, operands: GemmOperands
+) -> str | None:
+    """Compare a product of any operands with its reference, row by row: what is wrong, or None.
+
+    A row's error over the row, both by their norms, may be `ROW_ERROR` and what out's type and
+    adding up k products lose. Sums of real operands may cancel in all of a row: see `SMALLEST_ROW`.
+    """
+    import torch
+
+    right = reference.float()
+    error = out.float() - right
+    if short := out.shape[-1] < SHORTEST_ROW:
+        right, error = right.reshape(1, -1), error.reshape(1, -1)
+    norms = right.norm(dim=-1)
+    least = SMALLEST_ROW * norms.square().mean().sqrt().clamp_min(2.0**-126)
+    shares = error.norm(dim=-1) / norms.maximum(least)
     worst = shares.max().item()
-    if worst <= allowed:
+    unit = torch.finfo(out.dtype).eps if out.dtype.is_floating_point else 0.0
+    allowed = ROW_ERROR + unit + _share_lost(k, operands)
+    if worst <= allowed:  # NaN is not
         return None
-    row = int(shares.argmax()) % error.shape[-2]
-    return f"row {row} is wrong by {worst:.2g} of its norm, allowed error {allowed:.2g}"
+    where = "all of it" if short else f"row {int(shares.argmax()) % error.shape[-2]}"
+    return f"{where} is wrong by {worst:.2g} of its norm, allowed error {allowed:.2g}"

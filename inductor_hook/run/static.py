@@ -13,6 +13,7 @@ from typing import Self
 
 import torch
 
+from tilecast.data_collection.timing.correctness import wrong_row
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook import telemetry
@@ -33,10 +34,6 @@ __all__ = [
     "named_specs",
     "row",
 ]
-
-MOST_APART = 0.02
-"""How far the first result of a kernel that has never run may be from PyTorch's, relative to that:
-five times what rounding to bf16 makes of one number."""
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}
@@ -154,8 +151,8 @@ def check_first_result(
     """Launch a kernel and compare what it writes to ``out`` with what PyTorch computes.
 
     Raises:
-        TilecastError: they are further apart than `MOST_APART`, or a CUDA graph is being captured,
-            in which nothing can be compared.
+        TilecastError: they differ, or a CUDA graph is being captured, in which nothing can be
+            compared.
     """
     if _is_capturing():
         raise TilecastError(
@@ -165,12 +162,11 @@ def check_first_result(
     kernel(a, b, out, *extras)
     expected = torch.empty_like(out)
     instead(spec.operands, a, b, expected, *extras)
-    apart = torch.linalg.vector_norm(out.float() - expected.float())
-    # Not a number is further apart than any.
-    if not apart <= MOST_APART * torch.linalg.vector_norm(expected.float()):
+    if wrong := wrong_row(out, expected, a.shape[-1], spec.operands):
         raise TilecastError(
-            f"{spec.config} has never run on such a GPU, and its result is not PyTorch's; allowed: "
-            "one that is; report this GPU, and take TILECAST out of the list of backends"
+            f"{spec.config} has never run on such a GPU, and its result is not PyTorch's "
+            f"({wrong}); allowed: one that is; report this GPU, and take TILECAST out of the list "
+            "of backends"
         )
 
 

@@ -87,7 +87,7 @@ class Artifact:
     """Data set, versions (cuBLAS's, too), seed and held-out metrics, as plain data."""
     failing: Mapping[GemmOperands, frozenset[KernelConfig]] = field(default_factory=dict)
     """The configs whose kernels a collection on its GPU found wrong, hanging or crashing, or that
-    do not compile, by operands: they are never chosen."""
+    do not compile, by the operands of those kernels; see `failed`."""
     digest: str | None = None
     """SHA-256 that its manifest states; None before it is saved."""
     trained_for: str | None = None
@@ -95,6 +95,15 @@ class Artifact:
     groups: Artifact | None = None
     """The model of grouped rows, where these have one of their own, whose operands are among this
     one's."""
+
+    def failed(self, operands: GemmOperands) -> frozenset[KernelConfig]:
+        """The configs that are never chosen: one of their kernels failed with such an A and B.
+
+        Its main loop is the same whatever is done to its sums, and however they are added up.
+        """
+        inputs = operands.a, operands.b
+        alike = (configs for one, configs in self.failing.items() if (one.a, one.b) == inputs)
+        return frozenset().union(*alike)
 
     @property
     def name(self) -> str:

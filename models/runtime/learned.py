@@ -169,7 +169,7 @@ class LearnedHeuristic:
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
     ) -> tuple[Candidates, np.ndarray]:
         """The first candidates that did not fail where the model was measured; their features."""
-        failing = self.artifact.failing.get(problem.operands, frozenset())
+        failing = self.artifact.failed(problem.operands)
         # Features compare all candidates, so those that failed are ranked and then left out.
         wanted = limit and limit + len(failing)
         order, features = self._ranker.leaders(problem, candidates, wanted)

@@ -36,8 +36,9 @@ class Counting(LocalEngine):
 
 @pytest.mark.parametrize(
     ("stage", "workers"),
-    # Checked one by one, it has its name at once; timed beside others, only when that is repeated.
-    [("check", 2), ("time", 3)],
+    # The only card has to blame it twice. Checked one by one, it has its name at once; timed beside
+    # others, only when that is repeated.
+    [("check", 3), ("time", 4)],
 )
 def test_a_kernel_that_corrupts_the_context_is_left_out_and_all_others_are_measured(
     kernels: Kernels, tmp_path: Path, stage: str, workers: int

@@ -139,8 +139,9 @@ def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None
     # Its first time is known once its second or third round has begun.
     assert len(screened[0]) == len(screened[2]) == 4
     assert len(screened[1]) in (1, 2, 3)
+    # A kernel that is ten times as slow leaves the card cooler than the one that shows its level.
     ratio = everything[1] / everything[0]
-    assert _medians(screened)[1] / _medians(screened)[0] == pytest.approx(ratio, rel=0.05)
+    assert _medians(screened)[1] / _medians(screened)[0] == pytest.approx(ratio, rel=0.2)
 
 
 def test_check_accepts_right_results_and_tells_wrong_ones(

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -207,6 +208,22 @@ def test_values_that_are_allowed_and_were_never_written_are_noticed(
         with pytest.raises(TilecastError, match=why):
             store.begin_run({"command": "collect"})
         assert len(store.runs()) == 1
+
+
+def test_checks_of_more_kernels_replace_what_was_known_and_hide_no_damage(path: Path) -> None:
+    one, other, more = (KernelSpec(replace(CONFIG, stages=2 + i), LINEAR_BF16) for i in range(3))
+    with closing(MeasurementStore(path)) as store:
+        store.add_checks({one: "hung", other: None})
+        store.add_checks({one: "wrong", more: None})
+        assert store.checks() == {
+            kernel_key(one): "wrong", kernel_key(other): None, kernel_key(more): None
+        }  # fmt: skip
+        store.export()
+    _change(path, "UPDATE kernels SET failure = NULL WHERE failure = 'wrong'")
+    with closing(MeasurementStore(path)) as store:
+        store.add_checks({other: "hung"})
+        with pytest.raises(TilecastError, match="rows of kernels are not what was written"):
+            store.export()
 
 
 def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:

@@ -11,6 +11,7 @@ from tilecast.data_collection.timing.correctness import (
     CHECK_EXTENTS,
     check_problems,
     wrong_elements,
+    wrong_row,
 )
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -75,6 +76,32 @@ def test_one_of_hundreds_of_stages_that_is_taken_twice_is_found(text: str) -> No
     twice = a.clone()
     twice[:, 640:704] = a[:, :64]
     assert wrong_elements((twice @ b).to(dtype), right, problem)
+
+
+def test_rows_are_compared_of_whatever_was_multiplied() -> None:
+    """Rows of all sizes, and one whose sums cancel; unlike a norm of the whole, each row counts."""
+    operands = GemmOperands.parse("bf16:rcr")
+    torch.manual_seed(0)
+    right = torch.randn(300, 80) * torch.logspace(-1, 2, 300)[:, None]
+    right[7] = 0
+    out = right.bfloat16()
+    out[7] = 1e-3
+    assert wrong_row(out, right, K, operands) is None
+    assert wrong_row(out, right.bfloat16(), K, operands) is None
+    for row, change in ((0, 1.1), (299, 1.1), (150, math.nan), (7, 1e3)):
+        bad = out.clone()
+        bad[row] *= change
+        assert (wrong_row(bad, right, K, operands) or "").startswith(f"row {row} is wrong by ")
+    error = torch.linalg.norm(bad.float() - right) / torch.linalg.norm(right)
+    assert error < 0.02, "that row does not show in the whole"
+
+
+@pytest.mark.parametrize("n", [1, 63])
+def test_a_result_of_short_rows_is_compared_as_a_whole(n: int) -> None:
+    operands = GemmOperands.parse("bf16:rcr")
+    right = torch.linspace(1, 2, 16 * n).reshape(16, n)
+    assert wrong_row(right.bfloat16(), right, K, operands) is None
+    assert "all of it is wrong by 0.1" in (wrong_row(right * 1.1, right, K, operands) or "")
 
 
 def test_a_zeroed_tile_is_found_which_a_norm_does_not_see(reference: torch.Tensor) -> None:

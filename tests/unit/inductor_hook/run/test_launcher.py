@@ -236,7 +236,7 @@ def test_the_first_result_of_a_kernel_that_has_never_run_is_compared_with_torchs
     else:
         assert [shape[0] for shape in calls] == [16]
         (warning,) = warnings_told(caplog)
-        assert f"{NAME} has never run on such a GPU, and its result is not PyTorch's" in warning
+        assert f"{NAME} has never run on such a GPU, and its result is not PyTorch's (" in warning
         with errors_raised(), pytest.raises(TilecastError, match="its result is not PyTorch's"):
             matmul(*_operands())
 

@@ -48,7 +48,7 @@ for line in sys.stdin:
     try:
         heuristic = load_heuristic(gpu, LINEAR_BF16, folder=Path(line.rstrip()))
         ranking = heuristic.rank(problem, configs)
-        sound = set(configs) - heuristic.artifact.failing.get(LINEAR_BF16, set())
+        sound = set(configs) - heuristic.artifact.failed(LINEAR_BF16)
         assert set(ranking) == sound and len(ranking) == len(sound)
         predictions = heuristic.predict(problem, configs, limit=9)
         assert [p.config for p in predictions] == list(ranking[:9])

@@ -17,7 +17,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.features.features import FEATURES, featurize
-from tilecast.models.runtime.artifact import save
+from tilecast.models.runtime.artifact import Artifact, save
 from tilecast.models.runtime.known_operands import decides_for, ranks_for
 from tilecast.models.runtime.learned import RIVALS, LearnedHeuristic, load_heuristic
 from tilecast.models.runtime.objectives import OBJECTIVES
@@ -66,6 +66,31 @@ def test_kernels_that_failed_are_never_chosen(small_model, limit: int | None) ->
     other = GemmProblem(1000, 5120, 3072, operands=GemmOperands.parse("fp16:rcr"))
     with pytest.raises(TilecastError, match="all .* configs that suit 1000x5120x3072 failed"):
         heuristic.first(other, candidates(other, H200).select(whole))
+
+
+@pytest.mark.parametrize("failed_as", ["bf16:rcr", "bf16:rcr:bias+gelu"])
+@pytest.mark.parametrize(
+    ("asked", "alike"),
+    {
+        "bf16:rcr": True, "bf16:rcr@4xfp32": True, "bf16:rcr:bias": True, "bf16:rcr:c": True,
+        "bf16:rcr:silu-mul": True, "bf16:rcr:row-groups": True, "bf16:rcc": True,
+        "bf16:rcr>fp16": True, "bf16:rrr": False, "bf16:crr": False, "fp16:rcr": False,
+        "bf16xint8:rcr:column-scales": False,
+    }.items(),
+)  # fmt: skip
+def test_a_kernel_that_failed_is_chosen_for_no_operands_with_such_inputs(
+    small_model: Artifact, failed_as: str, asked: str, alike: bool
+) -> None:
+    operands = GemmOperands.parse(asked)
+    # Each model ranks for all of these here, as what it has learned does not matter.
+    model = replace(small_model, operands=(operands,))
+    problem = GemmProblem(1000, 5120, 3072, 4 if operands.groups else 1, operands)
+    every = candidates(problem, H200)
+    best, second, *_ = LearnedHeuristic(model).rank(problem, every)
+    failing = {GemmOperands.parse(failed_as): frozenset([best])}
+    heuristic = LearnedHeuristic(replace(model, failing=failing))
+    assert heuristic.rank(problem, every)[0] == (second if alike else best)
+    assert heuristic.first(problem, every).prediction.config == (second if alike else best)
 
 
 def test_predicted_times_are_near_the_measured(small_model, synthetic_table) -> None:
