@@ -1,10 +1,10 @@
 """How much is lost on grouped products of layers that the model of grouped rows has not seen?
 
-``python benchmarks/learner/grouped_regret.py --jobs 2``. On the measurements of groups, a ranker is
-fitted to all (n, k) but those of a fifth, which it is asked about, whatever their groups. Beside it
-stands the shipped model of dense products, which ranks groups as a batch. The result also has the
-time of ``torch._grouped_mm`` over that of the first choices, and how fast the first one is beside
-it, with falling back to it and without.
+``python benchmarks/learner/grouped_regret.py --jobs 2``. On the shipped measurements of groups, and
+the dense ones of an H100, a ranker is fitted to all (n, k) but those of a fifth, which it is asked
+about, whatever their groups. Beside it stands the shipped model of dense products, which ranks
+groups as a batch. The result also has the time of ``torch._grouped_mm`` over that of the first
+choices, and how fast the first one is beside it, with falling back to it and without.
 """
 
 import os
@@ -22,8 +22,8 @@ from tilecast.models.evaluation.evaluation import held_out
 from tilecast.models.evaluation.regret import HeldOut, by_rows
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.labels import ProblemLabels, label_table, noise_floor
-from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.learning.labels import ProblemLabels, noise_floor
+from tilecast.models.learning.training_sets import by_gpu
 from tilecast.models.runtime.artifact import SHIPPED, load
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
@@ -34,7 +34,7 @@ import runner
 from runner import SHOWN_K, Row, ratios
 from selection_regret import DIGITS, among, losses, rounded
 
-DATA = runner.DATA.with_name("h200-row-groups.parquet")
+DATA = tuple(map(runner.DATA.with_name, ("h200-row-groups.parquet", "h100.parquet")))
 BATCH = "as a batch"
 
 
@@ -56,19 +56,19 @@ def beside_library(table: Sequence[ProblemLabels], asked: HeldOut) -> Row:
 def main() -> None:
     """Score, and keep the result."""
     parser = runner.parser(__file__, __doc__)
-    parser.add_argument("--data", type=Path, default=DATA, help="data set (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    dataset = read_dataset(options.data)
-    gpu, table = dataset_hardware(dataset), label_table(dataset)
-    splits, whole = folds(table), evaluation.unfitted(table)
+    options, measured = parser.parse_args(), by_gpu([read_dataset(path) for path in DATA])
+    gpu, table, count = measured.gpu, measured.own, len(measured.own)
+    splits, whole = folds(measured.table), evaluation.unfitted(table)
     dense = load(SHIPPED / gpu.name).ranker
-    masks = {"all": np.ones(len(table), bool), **by_rows([one.problem for one in table])}
+    masks = {"all": np.ones(count, bool), **by_rows([one.problem for one in table])}
     figures: Row = {"counts": {name: int(mask.sum()) for name, mask in masks.items()}}
     figures |= {"noise_floor": {}, "regret": {}, "library_over": {}}
     rankers: list[ConfigRanker] = []  # of every objective the same
     for power in OBJECTIVES:
-        own = held_out(partial(fit_ranker, hardware=gpu), table, power, splits, options.jobs)
+        fit = partial(fit_ranker, hardware=gpu)
+        own = held_out(fit, measured.table, power, splits, options.jobs)
+        own = replace(own, picks=own.picks[:count])
         rankers = [one for one in own.fitted if isinstance(one, ConfigRanker)]
         batch = held_out(lambda _, aim: replace(dense, objective=aim), table, power, whole)
         figures["noise_floor"][power] = noise_floor(table, power)
@@ -81,10 +81,11 @@ def main() -> None:
             if mask.any()
         }
         figures["library_over"][power] = beside_library(table, own)
-    speeds = evaluation.speeds(rankers, table, splits, jobs=options.jobs)
+    speeds = evaluation.speeds(rankers, measured.table, splits, jobs=options.jobs)
     figures["deferral"] = [rounded(row) for row in speeds if row["problems"] == "all"]
     settings = {
-        "dataset": runner.facts(dataset),
+        "dataset": runner.facts(measured.parts[0]),
+        "beside": [other.digest for other in measured.others],
         "families": len({one.problem.family for one in table}),
         "layers": len({(one.problem.batch, *one.problem.family) for one in table}),
         "kernels": round(float(np.mean([len(one.configs) for one in table])), 1),
