@@ -4,7 +4,8 @@
 prompts alone, by seven, by 64 and by 64 in another order, as PyTorch runs them and with tilecast's
 mode for rows that are the same in every batch: eager, compiled without max-autotune, and generating
 eight tokens one after the other in eager mode. Rows of logits that differ in any bit from those in
-the batch of 64 are counted.
+the batch of 64 are counted. And seconds to compile the batch of 64 under max-autotune with
+ATEN,TILECAST, five choices whose kernels are compiled already, with the mode and without.
 
 Products are one part of a model. Norms are those of ``F.rms_norm``, whose kernel has a block a row,
 as an operator of which Inductor makes no reduction: those take other blocks for other batches.
@@ -12,14 +13,17 @@ Attention is PyTorch's ``scaled_dot_product_attention``, which splits no keys of
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._inductor.utils import fresh_cache
 
 from tilecast.inductor_hook import eager, installed
 
@@ -28,10 +32,12 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 from hf_models import MODELS, built
 from runner import Measure, Row, Sweep
 from steps import timed
+from variants import share_ptxas
 
 BATCH, SOME, TOKENS, NEW = 64, 7, 64, 8
 NAMES = ("Llama 3.1 8B", "Qwen3 8B")
-STOCK, OURS = "stock", "invariant"
+STOCK, USUAL, OURS = "stock", "usual", "invariant"
+COMPILING, CHOICES, TURNS = "compiling", 5, 4
 
 
 @contextmanager
@@ -41,13 +47,15 @@ def measuring() -> Iterator[Measure]:
 
 
 def measure(item: tuple[str, str]) -> list[Row]:
-    """Count differing rows and time the batch of 64, without and with the mode."""
+    """Count differing rows and time the batch of 64, without and with the mode; or compile it."""
     name, way = item
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = built(MODELS[name])
         prompts = torch.randint(model.config.vocab_size, (BATCH, TOKENS))
     one_kernel_norms(model)
+    if way == COMPILING:
+        return [compile_seconds(model, prompts)]
     found: Row = {}
     for mode in (STOCK, OURS):
         with running(mode):
@@ -59,6 +67,24 @@ def measure(item: tuple[str, str]) -> list[Row]:
                 times[f"{size} prompts"] = timed(step)[mode]["milliseconds"]
             found[mode] = {**bits, "milliseconds": times}
     return [found]
+
+
+def compile_seconds(model: Any, prompts: torch.Tensor) -> Row:
+    """Seconds of first calls, mode by mode; without the first turn, in which kernels compile."""
+    share_ptxas()
+    seconds: dict[str, list[float]] = {USUAL: [], OURS: []}
+    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TILECAST"}
+    for turn in range(1 + TURNS):
+        for mode, found in seconds.items():
+            torch._dynamo.reset()
+            call = torch.compile(model, dynamic=False, options=options)
+            with installed(CHOICES, invariant=mode == OURS), fresh_cache():
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                logits(call, prompts)
+                torch.cuda.synchronize()
+                found += [time.perf_counter() - start] if turn else []
+    return {"seconds": seconds}
 
 
 @contextmanager
@@ -150,8 +176,13 @@ def differing(read: Callable[[torch.Tensor], torch.Tensor], prompts: torch.Tenso
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """By case: differing prompts, and the mode's time over stock's at each batch."""
-    return {
+    """By case: differing prompts, and the mode's time over stock's at each batch; or seconds."""
+    compiling = {
+        row["case"]: {mode: median(seconds) for mode, seconds in row["seconds"].items()}
+        for row in rows
+        if "seconds" in row
+    }
+    return compiling | {
         row["case"]: {
             "differing": {
                 mode: {way: row[mode][way] for way in row[mode] if way != "milliseconds"}
@@ -163,11 +194,12 @@ def figures(rows: Sequence[Row]) -> Row:
             },
         }
         for row in rows
+        if "seconds" not in row
     }
 
 
-CASES = {f"{name} {way}": (name, way) for name in NAMES for way in READERS}
-SETTINGS = {"batch": BATCH, "some": SOME, "tokens": TOKENS, "generated": NEW}
+CASES = {f"{name} {way}": (name, way) for name in NAMES for way in (*READERS, COMPILING)}
+SETTINGS = {"batch": BATCH, "some": SOME, "tokens": TOKENS, "generated": NEW, "turns": TURNS}
 SWEEP = Sweep("case", CASES, measuring, figures, 30.0, SETTINGS)
 
 if __name__ == "__main__":

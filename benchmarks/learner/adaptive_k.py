@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.evaluation.regret import error_of_mean
 from tilecast.models.learning.fit_stopping import first_candidates, fit_stopping
 from tilecast.models.learning.folds import folds
 from tilecast.models.learning.held_out import ask, ask_about_unseen
@@ -39,6 +40,7 @@ class Asked:
     log_regret: np.ndarray
     """Log of the best measured slowdown of the first k; float64 [problems, MOST]."""
     sizes: dict[int, np.ndarray]  # by mean, the chosen k of each problem
+    families: list[tuple[int, int]]  # of each problem
 
     def chosen(self, mean: int) -> np.ndarray:
         """Log regret at the chosen k, of each problem."""
@@ -47,8 +49,16 @@ class Asked:
     def fixed(self, mean: int) -> tuple[np.ndarray, np.ndarray]:
         """Log regrets at the whole k below and above the mean of those chosen; their weights."""
         low, share = divmod(float(self.sizes[mean].mean()), 1)
-        both = self.log_regret[:, [int(low) - 1, int(low)]].T.ravel()
-        return both, np.repeat([1 - share, share], len(self.log_regret))
+        return self.log_regret[:, [int(low) - 1, int(low)]], np.array([1 - share, share])
+
+    def regret(self, log_regret: np.ndarray, weights: np.ndarray) -> Row:
+        """Geometric mean, its error and 95th percentile, of [problems, choices] and [choices]."""
+        mean = np.expm1(log_regret @ weights)
+        error = error_of_mean(mean[:, None], self.families)[0]
+        every = np.broadcast_to(weights, log_regret.shape).ravel()
+        p95 = np.quantile(log_regret.ravel(), 0.95, weights=every, method="inverted_cdf")
+        found = {"geomean": np.expm1(np.log1p(mean).mean()), "p95": np.expm1(p95), "error": error}
+        return {name: round(float(value), DIGITS) for name, value in found.items()}
 
     def compared(self, mean: int) -> Row:
         """Chosen k beside the fixed k of the same mean, and the fixed k that finds as much."""
@@ -58,24 +68,20 @@ class Asked:
         return {
             "mean": round(float(self.sizes[mean].mean()), DIGITS),
             "sizes": np.bincount(self.sizes[mean], minlength=MOST + 1)[1:].tolist(),
-            "adaptive": regret(chosen),
-            "fixed": regret(*self.fixed(mean)),
+            "adaptive": self.regret(chosen[:, None], np.ones(1)),
+            "fixed": self.regret(*self.fixed(mean)),
             "fixed_for_the_same": round(float(needed), 3),
         }
-
-
-def regret(log_regret: np.ndarray, weights: np.ndarray | None = None) -> Row:
-    """Geometric mean and 95th percentile."""
-    mean = np.average(log_regret, weights=weights)
-    p95 = np.quantile(log_regret, 0.95, weights=weights, method="inverted_cdf")
-    return {n: round(float(np.expm1(x)), DIGITS) for n, x in {"geomean": mean, "p95": p95}.items()}
 
 
 def scored(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[StoppingRule]]:
     """Hold out each fold; learn rankers and rule without it; ask about it."""
     learned = []
+    families = [labels.problem.family for labels in table]
     asked = {
-        power: Asked(np.empty((len(table), MOST)), {m: np.empty(len(table), int) for m in MEANS})
+        power: Asked(
+            np.empty((len(table), MOST)), {m: np.empty(len(table), int) for m in MEANS}, families
+        )
         for power in OBJECTIVES
     }
     for fitted, unseen in folds(table):
@@ -101,7 +107,7 @@ def not_better(found: Mapping[str, Asked], table: Table, mean: int) -> Row:
     differences = np.zeros(len(table))
     for asked in found.values():
         both, weights = asked.fixed(mean)
-        differences += (asked.chosen(mean) - (both * weights).reshape(2, -1).sum(0)) / len(found)
+        differences += (asked.chosen(mean) - both @ weights) / len(found)
     share = runner.share_without_gain([labels.problem.family for labels in table], differences)
     return {"difference": round(float(differences.mean()), 6), "not_better": share}
 
@@ -118,7 +124,10 @@ def main() -> None:
     )
     figures = {
         "means": MEANS,
-        "fixed": {p: [regret(a.log_regret[:, k]) for k in range(MOST)] for p, a in found.items()},
+        "fixed": {
+            p: [a.regret(a.log_regret[:, [k]], np.ones(1)) for k in range(MOST)]
+            for p, a in found.items()
+        },
         "powers": {p: [asked.compared(mean) for mean in MEANS] for p, asked in found.items()},
         "over_powers": [not_better(found, table, mean) for mean in MEANS],
         "rules": [{"constant": rule.constant, "weights": rule.weights} for rule in rules],

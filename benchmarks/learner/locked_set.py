@@ -1,8 +1,8 @@
 """What does a model lose on the locked set, by which nothing was ever chosen?
 
 ``python benchmarks/learner/locked_set.py`` scores the shipped model, ``--model FOLDER`` another
-one. `DATA` has the suite ``locked``, as ``tilecast collect --suite locked --candidates unguided``
-measured it. The model is asked about all candidates, as it is in use.
+one. `DATA` is what ``measure_locked_set.py`` measured. The model is asked about all candidates, as
+it is in use.
 
 A set that is asked again and again is one that choices were made by. So every time that it is asked
 is written down in the result, with date, commit and the model's digest.
@@ -37,9 +37,9 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
 import simulation
-from runner import RESULTS, SHOWN_K, Row
+from measure_locked_set import DATA
+from runner import SHOWN_K, Row
 
-DATA = RESULTS / "locked_set.parquet"
 ALL, HALF_EMPTY = "all", "m 65 to 256"
 REGRET_BARS = {1: 0.007, 3: 0.002, 5: 0.001}
 HALF_EMPTY_BAR, WORST_BAR = 0.01, 0.08  # at k = 1

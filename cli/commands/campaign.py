@@ -25,12 +25,12 @@ from tilecast.cli.commands.collect import (
 )
 from tilecast.cli.commands.evaluate import default_scores, score_tables
 from tilecast.cli.commands.report import measured_sections
-from tilecast.cli.commands.train import train_shown
+from tilecast.cli.commands.train import SECONDS_TO_FIT, train_shown
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import DATA, shipped_datasets
+from tilecast.cli.options.load_measurements import DATA, labelled, shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output, print_note
-from tilecast.cli.output.progress import show_progress
+from tilecast.cli.output.progress import show_steps
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu.environment import check_there
 from tilecast.data_collection.gpu.gpu_model import visible_gpu_names
@@ -127,19 +127,19 @@ def run(options: argparse.Namespace) -> Output:
     measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
     write_dataset(dataset, out / DATA)  # first, so that they are there whatever fails later
     artifact, scored = None, None
+    labelled(measured)
     why = too_few(labels.problem for labels in measured.own)
     if not why:
         artifact = _trained(measured, options)
         scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
     if drawn:
-        with show_progress("report"):
-            power = arguments.DEFAULT_POWER
-            about = Section("The model", [f"Not trained or scored: {why}"])
-            if artifact:
-                about = model_section(artifact.name, artifact.facts)
-            scores = score_section(scored, power) if scored else None
-            sections = measured_sections(dataset, measured.own, power, artifact, scores)
-            write_page(out / REPORT, f"tilecast: {gpu.name}", [about, *sections])
+        power = arguments.DEFAULT_POWER
+        about = Section("The model", [f"Not trained or scored: {why}"])
+        if artifact:
+            about = model_section(artifact.name, artifact.facts)
+        scores = score_section(scored, power) if scored else None
+        sections = measured_sections(dataset, measured.own, power, artifact, scores)
+        write_page(out / REPORT, f"tilecast: {gpu.name}", [about, *sections])
     seconds = round(time.monotonic() - start, 1)
     facts = {"model": str(out) if artifact else None, "gpu": gpu.facts(), "seconds": seconds}
     return _output(facts | {"no_model": why}, counts, dataset, scored)
@@ -271,7 +271,8 @@ def _measure(
         if stage.learns:
             with closing(MeasurementStore(options.store)) as store:
                 table = label_table(store.export())
-            choose = Guided(fit_ranker(table, hardware=gpu), gpu)
+            with show_steps("learn", 1, SECONDS_TO_FIT * len(table)):
+                choose = Guided(fit_ranker(table, hardware=gpu), gpu)
         stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=choose)
         measure(stage_options, f"{stage.name} ({place} of {len(plan)})")
 

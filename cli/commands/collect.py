@@ -21,7 +21,7 @@ from tilecast.data_collection.run.scheduler import Progress
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.apply.guidance import Guided, Unguided
+from tilecast.models.apply.guidance import Guided
 from tilecast.models.runtime.known_operands import ranks_for
 from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 from tilecast.models.runtime.nearest_gpu import nearest_shipped
@@ -37,11 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_suites(parser)
     parser.add_argument(
         "--candidates",
-        choices=("exhaustive", "guided", "unguided"),
-        help="measure all candidates of a problem; or those that a model ranks first, their "
-        "neighbours and a random share, in a fifth of the time; or the first by arithmetic and a "
-        "random share, which no model has a say in (default: guided, where a model ranks all of "
-        "the problems)",
+        choices=("exhaustive", "guided"),
+        help="measure all candidates of a problem, or those that a model ranks first, their "
+        "neighbours and a random share, in a fifth of the time (default: guided, where a model "
+        "ranks all of the problems)",
     )
     arguments.add_model(parser)
     about = "write the data set to this Parquet file, also that of an older store, as it is"
@@ -53,24 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Collect, then export."""
-    asks_model = options.candidates in (None, "guided")
-    resolve.check_ranks(options, asks_model, "--candidates guided")
+    exhaustive = options.candidates == "exhaustive"
+    resolve.check_ranks(options, not exhaustive, "--candidates guided")
     check_distinct(options, options.export)
     if options.export:
         check_file(options.export)
     gpu, problems = resolve.gpu(options), resolve.suite_and_own_problems(options)
     wanted = collect_options(options, gpu, options.devices or (0,))
-    choose: Guided | Unguided | None = None
-    if options.candidates == "guided" or options.model:
+    guided = None
+    if options.candidates == "guided" or (options.model and not exhaustive):
         heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
-        problems, choose = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
-    elif options.candidates == "unguided":
-        choose = Unguided(gpu)
-    elif asks_model:
-        choose = guided_by_shipped(gpu, problems, options.power)
+        problems, guided = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
+    elif not exhaustive:
+        guided = guided_by_shipped(gpu, problems, options.power)
     other_versions = None
     try:
-        measure(replace(wanted, problems=problems, choose=choose))
+        measure(replace(wanted, problems=problems, choose=guided))
     except OtherVersions as error:
         if not options.export:
             raise
@@ -124,9 +121,8 @@ def measure(wanted: CollectOptions, step: str = "") -> None:
     """Collect and show how far it is, as a step of that name; say first how long it may take."""
     known = measured_so_far(wanted.store)[0]
     missing = len(set(wanted.problems) - known)
-    some = wanted.choose is not None
-    how = type(wanted.choose).__name__.lower() if some else "exhaustive"
-    minutes = expected_seconds(missing, some) / 60
+    guided = wanted.choose is not None
+    how, minutes = "guided" if guided else "exhaustive", expected_seconds(missing, guided) / 60
     begun = False
     with show_progress(step) as show:
 

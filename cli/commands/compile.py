@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import Output
-from tilecast.cli.output.progress import show_steps
+from tilecast.cli.output.progress import SECONDS_TO_RANK, show_each, show_steps
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
@@ -77,7 +77,7 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
         heuristic = load_heuristic(gpu, operands, options.power, options.model)
         shortlists = (
             heuristic.rank(problem, candidates(problem, gpu), limit=FIRST)
-            for problem in common_problems(operands)
+            for problem in show_each("rank", common_problems(operands), SECONDS_TO_RANK)
         )
         return [KernelSpec(one, operands) for one in by_frequency(shortlists)[: options.common]]
     ranked = {one.problem for one in typed}
@@ -85,10 +85,10 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
         heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
         problems = dict.fromkeys(one.problem for one in typed)
         ranked = set(resolve.ranked(heuristic, problems, alone=options.top == 1))
+    asked = [one for one in typed if one.problem in ranked]
     specs = [
         spec
-        for one in typed
-        if one.problem in ranked
+        for one in show_each("rank", asked, SECONDS_TO_RANK)
         for spec in one.specs(_configs(one.problem, options))
     ]
     if not specs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.output_paths import check_file, check_writable
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import show_steps
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import unwritable
 from tilecast.heuristics.operands import GemmOperands
@@ -23,6 +25,10 @@ from tilecast.reporting.table import Table
 
 Action = Callable[[ObjectCache, argparse.Namespace], Output]
 
+_SECONDS = 0.03
+"""For a kernel to be packed, on average."""
+_SECONDS_TO_STORE = 0.01
+"""The same to be stored."""
 _COLUMNS = {"operands": "", "kernels": ",", "current": ",", "MiB": ",.1f"}
 
 
@@ -84,12 +90,18 @@ def _list(cache: ObjectCache, options: argparse.Namespace) -> Output:
 def _pack(cache: ObjectCache, options: argparse.Namespace) -> Output:
     _check_there(cache)
     check_file(options.file)
-    return _file_output(cache, options.file, pack(cache, options.file))
+    with show_steps("pack", 1, _SECONDS * len(cache.sizes())):
+        packed = pack(cache, options.file)
+    return _file_output(cache, options.file, packed)
 
 
 def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Output:
     check_writable(cache.root)
-    done = asdict(unpack(cache, options.file))
+
+    def storing(kernels: int) -> AbstractContextManager[object]:
+        return show_steps("unpack", 1, _SECONDS_TO_STORE * kernels)
+
+    done = asdict(unpack(cache, options.file, storing))
     document = {"cache": str(cache.root), "pack": str(options.file), **done}
     line = "{added} kernels added to {cache}, {found} found there, {current} of this version"
     return Output(document, [line.format(**document)])
@@ -105,7 +117,9 @@ def _ship(cache: ObjectCache, options: argparse.Namespace) -> Output:
             f"{cache.root} holds no kernel of this version; allowed: a cache with some; run "
             f"`tilecast compile --common 500 --cache {cache.root}`"
         )
-    return _file_output(cache, options.file, ship(current, options.file))
+    with show_steps("ship", 1, _SECONDS * len(current)):
+        shipped = ship(current, options.file)
+    return _file_output(cache, options.file, shipped)
 
 
 def _file_output(cache: ObjectCache, file: Path, kernels: int) -> Output:

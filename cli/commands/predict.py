@@ -15,6 +15,7 @@ from tilecast.cli.options.load_measurements import check_measured_on
 from tilecast.cli.options.mnk import TypedProblem
 from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import SECONDS_TO_RANK, show_each
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
 from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
@@ -83,8 +84,9 @@ def _many(named: Sequence[TypedProblem], options: argparse.Namespace) -> Output:
     ranked = set(resolve.ranked(heuristic, (one.problem for one in named)))
     typed = [one for one in named if one.problem in ranked]
     problems = [one.problem for one in typed]
+    asked = show_each("predict", problems, SECONDS_TO_RANK)
     found = choices(
-        *(heuristic, problems, gpu, options.top or SHOWN_OF_EACH), invariant=options.invariant
+        *(heuristic, asked, gpu, options.top or SHOWN_OF_EACH), invariant=options.invariant
     )
     if options.choices:
         write_choices(found, options.choices)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from tilecast.cli.commands.evaluate import default_scores
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import DATA
+from tilecast.cli.options.load_measurements import DATA, labelled
 from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import SECONDS_TO_RANK, show_each
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
 from tilecast.heuristics.errors import TilecastError
 from tilecast.models.learning.labels import ProblemLabels
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> Output:
     table = []
     if dataset:
         measured = Measurements(dataset_hardware(dataset), (dataset,))
-        table = measured.own
+        table = labelled(measured)
         scores = None if options.no_scores or of_model else _scores(measured, options)
         sections += measured_sections(dataset, table, options.power, artifact, scores)
     write_page(options.out, f"tilecast: {options.source.name}", sections)
@@ -80,7 +81,8 @@ def measured_sections(
     if artifact and table:
         heuristic = LearnedHeuristic(artifact, power)
         problems = resolve.ranked(heuristic, (labels.problem for labels in table))
-        found = choices(heuristic, problems, artifact.hardware)
+        asked = show_each("predict", problems, SECONDS_TO_RANK)
+        found = choices(heuristic, asked, artifact.hardware)
         sections.append(doubt_section(found, artifact.name))
     return sections
 

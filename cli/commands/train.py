@@ -19,7 +19,7 @@ from tilecast.models.learning.training_sets import Measurements
 from tilecast.models.runtime.artifact import Artifact, save
 from tilecast.reporting.sections import trained_table
 
-_SECONDS = 0.03
+SECONDS_TO_FIT = 0.03
 """Of a core for one problem in one of the fits, on average."""
 
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> Output:
 def train_shown(measured: Measurements, jobs: int, autotuned: Sequence[Autotuned] = ()) -> Artifact:
     """Train and show how far it is."""
     fits = FOLDS + 1
-    expected = _SECONDS * len(measured.table) * fits / min(jobs, fits)
+    expected = SECONDS_TO_FIT * len(measured.table) * fits / min(jobs, fits)
     with show_steps("train", fits, expected) as step:
         return train(measured, autotuned, jobs=jobs, fitted=step)
 

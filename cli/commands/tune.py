@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
@@ -22,6 +22,7 @@ from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import SECONDS_TO_RANK, show_steps
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
@@ -72,11 +73,14 @@ def run(options: argparse.Namespace) -> Output:
     artifact = train_shown(by_gpu([measured, *known]), resolve.workers(options))
     save(artifact, options.out)
     models = {"shipped": heuristic.artifact, "tuned": artifact}
+    scored = len(models) * len(OBJECTIVES)
+    with show_steps("score", scored, SECONDS_TO_RANK * scored * len(table)) as step:
+        regret = {name: _regret(model, table, step) for name, model in models.items()}
     document = {
         "model": str(options.out),
         "problems": len(own),
         "measured": len(table),
-        "regret": {name: _regret(model, table) for name, model in models.items()},
+        "regret": regret,
     }
     return Output(document, [_table(document), f"{MODEL}={options.out}"])
 
@@ -94,7 +98,9 @@ def _table(document: Mapping[str, Any]) -> Table:
     return Table(title, columns, rows)
 
 
-def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:
+def _regret(
+    artifact: Artifact, table: Sequence[ProblemLabels], step: Callable[[], None]
+) -> dict[str, dict[int, float]]:
     """Geometric mean regret of a model as it is, by power and number of kernels."""
     found = {}
     for power in OBJECTIVES:
@@ -102,4 +108,5 @@ def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dic
         asked = held_out(lambda *_, one=one: one, table, power, unfitted(table))
         by_k = regrets(asked, table)
         found[power] = {k: spread(by_k[:, k - 1])["geomean"] for k in SHOWN_K}
+        step()
     return found

@@ -9,15 +9,19 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tilecast.cli.output.progress import show_steps
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
 from tilecast.data_collection.gpu.gpu_model import first_hardware
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements, by_gpu, dataset_hardware
 from tilecast.models.runtime.nearest_gpu import known_gpus
 
 DATA = "measurements.parquet"
 """What a campaign measured, beside its model."""
+_SECONDS = 8e-6
+"""Of a core to label one measurement."""
 
 
 def read_measurements(
@@ -37,7 +41,15 @@ def read_measurements(
     measured = by_gpu([read_dataset(data), *more])
     if options.gpu is not None:
         check_measured_on(data, measured.gpu, options.gpu)
+    labelled(measured)
     return measured, [data, *added]
+
+
+def labelled(measured: Measurements) -> list[ProblemLabels]:
+    """The labels of all that was measured, which are remembered."""
+    rows = sum(len(one.rows) for one in (*measured.parts, *measured.others))
+    with show_steps("label", 1, _SECONDS * rows):
+        return measured.table
 
 
 def check_measured_on(data: Path, measured: Hardware, gpu: Hardware) -> None:

@@ -6,10 +6,10 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, TypeVar, cast
 
 from tilecast.data_collection.run.scheduler import Progress
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 15.0
+SECONDS_TO_RANK = 0.01
+"""Of a core for the candidates of one problem, on average."""
 _SHORT = 5.0
 """Seconds of work that is not announced where there is no terminal."""
 
@@ -97,7 +100,8 @@ def show_steps(name: str, total: int, expected: float) -> Iterator[Callable[[], 
         expected: seconds that all will take, which are shown until the first is done.
     """
     start, done = time.monotonic(), 0
-    first = f"{name}: {total} steps, some {_duration(expected)}"
+    steps = f"{total} steps, " if total > 1 else ""
+    first = f"{name}: {steps}some {_duration(expected)}"
     with _shown(first, announced=expected > _SHORT) as shown:
 
         def step() -> None:
@@ -109,6 +113,20 @@ def show_steps(name: str, total: int, expected: float) -> Iterator[Callable[[], 
                 shown.show(f"{name}: {done} of {total} steps, {left} left", seconds)
 
         yield step
+
+
+def show_each(name: str, items: Sequence[T], expected: float) -> Iterator[T]:
+    """Some items, of each of which something is asked; shows how many of them are done.
+
+    Args:
+        name: what is done.
+        items: what it is done with.
+        expected: seconds that one takes.
+    """
+    with show_steps(name, len(items), expected * len(items)) as step:
+        for item in items:
+            yield item
+            step()
 
 
 def _duration(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +59,12 @@ def pack(cache: ObjectCache, path: Path) -> int:
     return packed
 
 
-def unpack(cache: ObjectCache, path: Path) -> Unpacked:
-    """Store what a pack holds and a cache lacks.
+def unpack(
+    cache: ObjectCache,
+    path: Path,
+    storing: Callable[[int], AbstractContextManager[object]] = nullcontext,
+) -> Unpacked:
+    """Store what a pack holds and a cache lacks, inside ``storing(kernels)`` once it is known.
 
     Kernels of other versions or hosts are stored, too, and never match here: their keys say what
     they were compiled from. What a pack holds is native code: its maker is trusted.
@@ -71,11 +76,12 @@ def unpack(cache: ObjectCache, path: Path) -> Unpacked:
     # All of it is read before anything is stored.
     keys = [entry.key for entry in _entries(path)]
     added = current = 0
-    for entry in _entries(path):
-        current += is_current(entry.facts)
-        if cache.entry(entry.key) is None:
-            cache.add(entry)
-            added += 1
+    with storing(len(keys)):
+        for entry in _entries(path):
+            current += is_current(entry.facts)
+            if cache.entry(entry.key) is None:
+                cache.add(entry)
+                added += 1
     return Unpacked(added, len(keys) - added, current)
 
 

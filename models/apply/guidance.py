@@ -17,8 +17,6 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import stock_candidates
-from tilecast.models.features.features import leading
-from tilecast.models.runtime.ranker import ENTRANTS
 
 KNOBS = (
     "tile_m",
@@ -62,37 +60,9 @@ class Guided:
         near = rest[_beside(candidates.columns, order[: self.best])[rest]][: self.neighbours]
         stock = stock_candidates(problem.operands, self.hardware, candidates)
         chosen = {*order[: self.first].tolist(), *near.tolist(), *map(candidates.index, stock)}
-        return _and_chance(problem, candidates, chosen, self.chance)
-
-
-@dataclass(frozen=True)
-class Unguided:
-    """Chooses candidates by arithmetic and chance, whatever a model likes: for scoring models.
-
-    All that a model ranks by more than arithmetic is among them. Of 20 problems all of whose
-    candidates were measured the first 320 hold the best of 19, and lose 0.5% on the other.
-    """
-
-    hardware: Hardware
-    """The GPU that is measured."""
-    first: int = ENTRANTS
-    """By the analytic time, the first so many."""
-    chance: int = 32
-    """Of all others, drawn as `Guided` draws them."""
-
-    def __call__(self, problem: GemmProblem, candidates: Candidates) -> Candidates:
-        """The candidates to measure, in the order in which they were given."""
-        order, _ = leading(problem, candidates, self.hardware, 1)
-        return _and_chance(problem, candidates, {*order[: self.first].tolist()}, self.chance)
-
-
-def _and_chance(
-    problem: GemmProblem, candidates: Candidates, chosen: set[int], chance: int
-) -> Candidates:
-    """The candidates at the chosen places, and some of the others, drawn anew for each problem."""
-    others = sorted(set(range(len(candidates))) - chosen)
-    drawn = random.Random(f"guided {problem}").sample(others, min(chance, len(others)))
-    return candidates.take(sorted({*chosen, *drawn}))
+        others = sorted(set(range(len(candidates))) - chosen)
+        drawn = random.Random(f"guided {problem}").sample(others, min(self.chance, len(others)))
+        return candidates.take(sorted({*chosen, *drawn}))
 
 
 def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:

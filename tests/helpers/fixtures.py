@@ -21,7 +21,7 @@ from filelock import FileLock
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, NUMBER, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
@@ -297,7 +297,6 @@ def pass_for_a_gpu(monkeypatch: pytest.MonkeyPatch, launches: Callable[..., obje
     ``launches`` is given the kernel and its tensors at each launch.
     """
     import torch
-    from hook_graph import check_handed
     from torch._C._dynamo import guards
 
     from tilecast.inductor_hook.dispatch import plan
@@ -323,6 +322,15 @@ def pass_for_a_gpu(monkeypatch: pytest.MonkeyPatch, launches: Callable[..., obje
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(plan, "_empty", vars(guards)["_empty_strided_cpu"])
+
+
+def check_handed(spec: KernelSpec, a: Any, b: Any, out: Any, *extras: Any) -> None:
+    """That a launch is given what a kernel takes behind ``out``."""
+    for extra, given in zip(spec.operands.extras, extras, strict=True):
+        if extra.kind == NUMBER:
+            assert type(given) is float
+        else:
+            assert given.ndim == (out.ndim if extra.kind == MATRIX else 1)
 
 
 def _by_reference(operands: GemmOperands) -> Launch:

@@ -28,11 +28,9 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tilecast.heuristics.operands import MATRIX, NUMBER
 from tilecast.inductor_hook.fuse.engine import FusedProduct
 from tilecast.inductor_hook.fuse.form import Match
 from tilecast.inductor_hook.offer.template import TilecastCaller
-from tilecast.kernels.spec import KernelSpec
 
 
 @contextmanager
@@ -205,15 +203,6 @@ def settled(choices: Sequence[Any], *milliseconds: float) -> list[Any]:
 def names_of(choices: Sequence[Any]) -> list[str]:
     """What Inductor calls them."""
     return [choice.name for choice in choices]
-
-
-def check_handed(spec: KernelSpec, a: Any, b: Any, out: torch.Tensor, *extras: Any) -> None:
-    """That a launch is given what a kernel takes behind ``out``."""
-    for extra, given in zip(spec.operands.extras, extras, strict=True):
-        if extra.kind == NUMBER:
-            assert type(given) is float
-        else:
-            assert given.ndim == (out.ndim if extra.kind == MATRIX else 1)
 
 
 def source_of(choice: Any) -> str:

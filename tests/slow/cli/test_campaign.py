@@ -40,7 +40,7 @@ def test_from_nothing_to_a_model_of_a_gpu_that_nobody_described(
     document, told = run(arguments, capsys)
     counts = {name: document[name] for name in ("problems", "measured", "verified")}
     assert counts == dict.fromkeys(counts, len(PROBLEMS))
-    for step in ("cards (1 of 2)", "collect (2 of 2): measure", "on 2 GPUs", "report"):
+    for step in ("cards (1 of 2)", "collect (2 of 2): measure", "on 2 GPUs"):
         assert step in told
     # The description goes with the measurements and with the model, and so does without --gpu.
     out = tmp_path / "model"

@@ -11,6 +11,7 @@ import learner_tables
 import locked_set
 import numpy as np
 import pytest
+from measure_locked_set import CHANCE, VERY_FIRST, Chosen
 
 from tilecast.data_collection.dataset.dataset import read_dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
@@ -19,10 +20,11 @@ from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.candidates import candidates
-from tilecast.models.apply.guidance import Unguided
+from tilecast.models.features.features import leading
 from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.nearest_gpu import shipped_for
+from tilecast.models.runtime.ranker import ENTRANTS
 
 GPU = hardware("H200")
 PROBLEMS = [problem for problem in suite("locked") if problem.operands == LINEAR_BF16][:4]
@@ -40,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.begin_run(run)
         for problem in PROBLEMS:
             every = candidates(problem, GPU)
-            chosen = Unguided(GPU)(problem, every)
+            chosen = Chosen(PROBLEMS, GPU)(problem, every)
             first, second = model.rank(problem, every, limit=2)
             times = {config: REST for config in chosen} | {first: FIRST, second: SECOND}
             if problem == PROBLEMS[0]:
@@ -54,6 +56,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.add(rows, "card")
         write_dataset(store.export(), folder / "locked.parquet")
     return folder / "locked.parquet"
+
+
+def test_no_model_chooses_what_is_measured_and_few_kernels_are_compiled() -> None:
+    choose, found = Chosen(PROBLEMS, GPU), set()
+    for problem in PROBLEMS:
+        every = candidates(problem, GPU)
+        order = every.take(leading(problem, every, GPU, 1)[0])
+        chosen = set(choose(problem, every))
+        found |= chosen
+        assert set(order[:VERY_FIRST]) <= chosen
+        assert len(chosen - set(order[:ENTRANTS])) <= CHANCE
+    assert len(found) == len(choose.kernels) <= VERY_FIRST * len(PROBLEMS)
 
 
 def test_choices_are_scored_among_all_candidates_and_beside_cublas(data: Path) -> None:

@@ -264,8 +264,7 @@ def test_a_model_guides_the_collection_when_asked(
     arguments = ["collect", "--suite", "square", "--candidates"]
     assert main([*arguments, "guided", "--power", "burst", "--store", str(tmp_path / "one")]) == 0
     assert main([*arguments, "exhaustive", "--store", str(tmp_path / "two")]) == 0
-    assert main([*arguments, "unguided", "--store", str(tmp_path / "three")]) == 0
-    guided, exhaustive, unguided = asked
+    guided, exhaustive = asked
     problem = suite("square")[0]
     every = candidates(problem, hardware("H200"))
     assert guided.choose is not None
@@ -276,15 +275,12 @@ def test_a_model_guides_the_collection_when_asked(
     )
     assert set(first) <= set(chosen)
     assert exhaustive.choose is None
-    assert unguided.choose is not None
-    assert len(chosen) < len(unguided.choose(problem, every)) < len(every)
 
 
 @pytest.mark.parametrize(
     ("options", "guided", "minutes"),
     [
         ((), True, "(guided): some 1 minutes"),
-        (("--candidates", "unguided"), True, "(unguided): some 1 minutes"),
         (("--candidates", "exhaustive"), False, "(exhaustive): some 3 minutes"),
     ],
 )

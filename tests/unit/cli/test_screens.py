@@ -15,7 +15,7 @@ from tilecast.cli.commands.doctor import report_lines
 from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.cli.output.output import shown
-from tilecast.cli.output.progress import show_steps
+from tilecast.cli.output.progress import show_each, show_steps
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.reporting.table import Table
@@ -164,6 +164,18 @@ def test_long_work_is_announced_with_its_time(capsys: pytest.CaptureFixture[str]
     with show_steps("train", 6, 700.0) as step:
         step()
     assert capsys.readouterr().err == "train: 6 steps, some 12 minutes\n"
+
+
+def test_work_of_one_step_is_announced_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_steps("pack", 1, 61.0) as step:
+        step()
+    assert capsys.readouterr().err == "pack: some 61 s\n"
+
+
+def test_what_is_asked_of_each_of_many_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(show_each("rank", range(3), 10.0)) == [0, 1, 2]
+    assert list(show_each("rank", range(3), 1.0)) == [0, 1, 2]
+    assert capsys.readouterr().err == "rank: 3 steps, some 30 s\n"
 
 
 def test_short_work_is_not(capsys: pytest.CaptureFixture[str]) -> None:

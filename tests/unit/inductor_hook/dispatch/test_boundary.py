@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -25,7 +19,6 @@ from tilecast.inductor_hook.select import selection
 from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.spec import KernelSpec
 
-RANK = Path(__file__).with_name("checkpointed_rank.py")
 M, N, K = 32, 64, 128
 
 
@@ -40,46 +33,6 @@ def switch(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[l
 def _operands() -> tuple[torch.Tensor, torch.Tensor]:
     a, b = (torch.randn(shape).bfloat16() for shape in ((M, K), (N, K)))
     return a, b.T
-
-
-def _ranks(store: Path) -> list[dict[str, Any]]:
-    """What two ranks print, which run at once."""
-    command = [sys.executable, str(RANK)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(store)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": ":".join(sys.path),
-                "TILECAST_CACHE": str(store.parent / "objects"),
-            },
-        )
-        for rank in range(2)
-    ]
-    told = [rank.communicate(timeout=300) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], told
-    return [json.loads(out) for out, _ in told]
-
-
-def test_no_call_of_two_ranks_changes_kernel_before_the_boundary(tmp_path: Path) -> None:
-    """Kernels come to be compiled between a forward and its recomputation on one rank."""
-    ranks = _ranks(tmp_path / "store")
-    for rank in ranks:
-        before, behind = rank["phases"]
-        assert before.keys() == behind.keys()
-        # Three layers with their recomputation, gradients of three weights and of two inputs.
-        assert len(before) == 8
-        assert sorted(map(len, before.values())) == [3] * 5 + [6] * 3
-        changes = sum(x != y for who in before.values() for x, y in pairwise(who))
-        assert changes == 0
-        # On one rank gradients are met first behind the moment at which kernels are there.
-        recomputed = [who for who in before.values() if len(who) == 6]
-        assert recomputed == [["torch"] * 6] * 3
-        assert [set(who) for who in behind.values()] == [{"tilecast"}] * 8
-    assert ranks[0]["weights"] == ranks[1]["weights"]
 
 
 def test_torch_goes_on_with_what_it_did_while_a_kernel_was_compiled(

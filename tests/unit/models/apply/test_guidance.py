@@ -8,10 +8,8 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.kernels.families import family_of
-from tilecast.models.apply.guidance import KNOBS, Guided, Unguided
+from tilecast.models.apply.guidance import KNOBS, Guided
 from tilecast.models.evaluation.baselines import RandomChoice
-from tilecast.models.runtime.learned import load_heuristic
-from tilecast.models.runtime.objectives import OBJECTIVES
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -58,13 +56,3 @@ def test_few_candidates_are_all_measured() -> None:
     tiny = GemmProblem(8, 16, 64)
     every = candidates(tiny, H200)
     assert list(Guided(RandomChoice(), H200)(tiny, every)) == list(every)
-
-
-def test_without_a_model_all_that_any_model_could_rank_first_is_measured() -> None:
-    every = candidates(PROBLEM, H200)
-    chosen = Unguided(H200)(PROBLEM, every)
-    assert len(chosen) == len(set(chosen)) == 352
-    for objective in OBJECTIVES:
-        first = load_heuristic(H200, LINEAR_BF16, objective).rank(PROBLEM, every, limit=64)
-        assert set(first) <= set(chosen)
-    assert list(Unguided(H200)(PROBLEM, every)) == list(chosen)

@@ -22,16 +22,13 @@ from tilecast.models.learning.fit_deferral import (
 )
 from tilecast.models.learning.held_out import ask
 from tilecast.models.runtime.artifact import load_shipped
-from tilecast.models.runtime.deferral import (
-    DEFERRAL_FEATURES,
-    MOST_MARGIN,
-)
+from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.runtime.objectives import OBJECTIVES
 
 H200 = hardware("H200")
 
 
-def _planted(parts: int = 5, each: int = 60, noise: float = 0.01) -> list[list[BesideLibrary]]:
+def _planted(parts: int = 3, each: int = 100, noise: float = 0.01) -> list[list[BesideLibrary]]:
     """Problems on which the first feature tells the lead over the library, from -0.2 to 0.2."""
     source = np.random.default_rng(0)
     made = []
@@ -65,9 +62,16 @@ def _choices(expected: list[float], measured: list[float], part: list[int]) -> F
     return FirstChoices(problems, np.array(expected), np.array(measured), np.array(part))
 
 
-def test_what_the_library_takes_is_learned() -> None:
+@pytest.fixture(scope="module")
+def planted() -> tuple[Deferral, dict[str, FirstChoices]]:
+    """What is learned from such problems."""
     learned, found = fit_deferral(_planted())
     assert learned
+    return learned, found
+
+
+def test_what_the_library_takes_is_learned(planted: tuple) -> None:
+    learned, found = planted
     choices = found["burst"]
     assert np.abs(choices.expected - choices.measured).mean() < 0.04
     assert 0.8 < (choices.measured >= choices.expected).mean() < 0.97  # nine times in ten
@@ -80,8 +84,8 @@ def test_what_the_library_takes_is_learned() -> None:
         assert not learned.defers(ahead, objective)
 
 
-def test_leaving_what_is_lost_beats_both_sides_alone() -> None:
-    choices = _held_out(_planted())
+def test_leaving_what_is_lost_beats_both_sides_alone(planted: tuple) -> None:
+    choices = planted[1]["robust"]
     alone = speed(choices.measured, np.zeros(len(choices.deferred), bool))
     with_library = speed(choices.measured, choices.deferred)
     assert alone["slower"] > 0.3
@@ -90,11 +94,11 @@ def test_leaving_what_is_lost_beats_both_sides_alone() -> None:
     assert with_library["worst"] > SLOWER - 0.02
 
 
-def test_a_part_decides_nothing_about_itself() -> None:
+def test_a_part_decides_nothing_about_itself(planted: tuple) -> None:
     """Neither its own trees nor its own margin see what was measured of it."""
     parts = _planted()
     parts[2] = [_slower(one) for one in parts[2]]
-    before, after = _held_out(_planted()), _held_out(parts)
+    before, after = planted[1]["robust"], _held_out(parts)
     own = before.part == 2
     np.testing.assert_array_equal(before.expected[own], after.expected[own])
     np.testing.assert_array_equal(before.deferred[own], after.deferred[own])
@@ -103,7 +107,7 @@ def test_a_part_decides_nothing_about_itself() -> None:
 
 def test_other_gpus_teach_the_trees_and_are_not_asked_about() -> None:
     """Nor does what they say of a part's families reach what is expected of it."""
-    own, others = _planted(5, 8), _planted(5, 60)
+    own, others = _planted(3, 12), _planted()
     others = [[replace(one, elsewhere=True) for one in part] for part in others]
     mixed = [[*one, *other] for one, other in zip(own, others, strict=True)]
     few, taught = _held_out(own), _held_out(mixed)
