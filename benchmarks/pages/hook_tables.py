@@ -16,6 +16,7 @@ from cells import (
     newest,
     of_torch,
     percent,
+    with_error,
 )
 from runner import SHOWN_K
 
@@ -51,7 +52,11 @@ def overview(figures: Figures) -> str:
         for group in kernels.values()
         for by_rival in group["compared"].values()
     )
-    rows = []
+    locked = figures["locked_set"]["regret and speed"]["robust"]["all"]
+    rows = [
+        [f"kernels, locked set: loss against the fastest ({locked['problems']} problems)"]
+        + [with_error(locked["regret"][k]) for k in "51"]
+    ]
     for group, alike in (("layers", "layers of language models"), ("random", "random families")):
         selected, held_out = kernels[group]["compared"]["burst"][FIVE]["cuBLAS"], deferral[alike]
         name = alike.replace("families", "sizes")

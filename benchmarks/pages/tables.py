@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 TABLES: dict[str, Callable[[Figures], str]] = {
     "overview": hook_tables.overview,
+    "locked": learner_tables.locked,
     "regret": learner_tables.regret,
     "regret by m": learner_tables.by_m,
     "beside library": learner_tables.beside_library,
