@@ -16,6 +16,7 @@ from cells import (
     newest,
     of_torch,
     percent,
+    with_error,
 )
 from runner import SHOWN_K
 
@@ -51,7 +52,11 @@ def overview(figures: Figures) -> str:
         for group in kernels.values()
         for by_rival in group["compared"].values()
     )
-    rows = []
+    locked = figures["locked_set"]["regret and speed"]["robust"]["all"]
+    rows = [
+        [f"kernels, locked set: loss against the fastest ({locked['problems']} problems)"]
+        + [with_error(locked["regret"][k]) for k in "51"]
+    ]
     for group, alike in (("layers", "layers of language models"), ("random", "random families")):
         selected, held_out = kernels[group]["compared"]["burst"][FIVE]["cuBLAS"], deferral[alike]
         name = alike.replace("families", "sizes")
@@ -60,6 +65,16 @@ def overview(figures: Figures) -> str:
             + [f"{1 / selected['geomean']:.2f}x ({selected['problems']})"]
             + [f"{held_out['geomean']:.2f}x ({held_out['count']:,})"]
         )
+    groups = figures["grouped_regret"]
+    best = groups["library_over"]["robust"]["5"]
+    (first,) = [r for r in groups["deferral"] if r["power"] == "robust" and r["deferral"]]
+    rows.append(
+        ["grouped products of experts: speed over `torch._grouped_mm` (problems)"]
+        + [
+            f"{one['geomean']:.2f}x ({count})"
+            for one, count in ((best, best["problems"]), (first, first["count"]))
+        ]
+    )
     for name, of_variant in {
         f"whole models, {len(steps)} steps: speed over {RIVAL}":
             lambda name: statistics.geometric_mean(speeds[name]),

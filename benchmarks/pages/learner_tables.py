@@ -149,6 +149,36 @@ def operands(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def grouped_regret(figures: Figures) -> str:
+    """The model of grouped rows by rows in each power regime, and that of dense products."""
+    found = figures["grouped_regret"]
+    heading = ["rows of all experts", "problems", *(f"{AT}, {power}" for power in POWERS)]
+    rows = [
+        [name.removeprefix("m "), str(count)]
+        + [by_k(found["regret"][power][name]["tilecast"]) for power in POWERS]
+        + [by_k(found["regret"]["robust"][name]["as a batch"])]
+        for name, count in found["counts"].items()
+        if count
+    ]
+    return markdown([*heading, "robust, as a batch"], rows)
+
+
+def grouped_library(figures: Figures) -> str:
+    """PyTorch's time over the best of the first k, and over what runs with falling back."""
+    found = figures["grouped_regret"]
+    heading = ["`torch._grouped_mm` over the best of the first k, held out"]
+    heading += [f"k = {k}, p5, least, from 1.00x" for k in SHOWN_K]
+    shapes = {"geomean": "{:.2f}x", "p5": "{:.2f}x", "least": "{:.2f}x", "as_fast": "{:.0%}"}
+    rows = [
+        [power, *(", ".join(cells(one, shapes)) for one in by_count.values())]
+        for power, by_count in found["library_over"].items()
+    ]
+    shapes = {"left": "{:.0%}", "geomean": "{:.2f}x", "worst": "{:.2f}x"}
+    for row, one in zip(rows, (r for r in found["deferral"] if r["deferral"]), strict=True):
+        row.append(", ".join(cells(one, shapes)))
+    return markdown([*heading, "k = 1, falling back: how often, speed, worst"], rows)
+
+
 def new_operand(figures: Figures) -> str:
     """Regret by how many problems of new operands were measured, others known or not."""
     kinds = newest(figures["new_operand"])

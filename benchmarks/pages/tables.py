@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 TABLES: dict[str, Callable[[Figures], str]] = {
     "overview": hook_tables.overview,
+    "locked": learner_tables.locked,
     "regret": learner_tables.regret,
     "regret by m": learner_tables.by_m,
     "beside library": learner_tables.beside_library,
@@ -43,6 +44,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "kernel speed": hook_tables.kernel_speed,
     "llama kinds": hook_tables.llama_kinds,
     "grouped": hook_tables.grouped,
+    "grouped regret": learner_tables.grouped_regret,
+    "grouped beside library": learner_tables.grouped_library,
     "real models": hook_tables.real_models,
     "real models 2.15": hook_tables.real_models_newer,
     "real models H100": hook_tables.real_models_h100,

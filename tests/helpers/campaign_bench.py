@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,8 @@ def bench(
 
     monkeypatch.setattr(campaign, "visible_gpu_names", lambda: new_gpu.device_names * 2)
     monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: new_gpu)
+    # Tests that run side by side name their cards alike.
+    monkeypatch.setattr(environment, "claimed", lambda cards: nullcontext())
     monkeypatch.setattr(environment, "cards", lambda devices, gpu: [f"card{d}" for d in devices])
     monkeypatch.setattr(campaign, "check_there", lambda devices: None)
     monkeypatch.setattr(environment, "describe", described)

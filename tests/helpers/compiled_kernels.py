@@ -1,4 +1,4 @@
-"""What was compiled for the GPU tests."""
+"""What was compiled for the GPU tests, and from which sources kernels are compiled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import source_files
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -42,3 +43,16 @@ class Kernels:
 
 
 _load = cache(load_kernel)
+
+
+def check_sources(compiler: str, loaded: str) -> None:
+    """That what a process has loaded for a compiler alone is what keys of its kernels depend on.
+
+    Args:
+        compiler: the module.
+        loaded: names of modules; PyTorch loads those of the hook by itself.
+    """
+    found = source_files(compiler).keys()
+    ours = {name for name in loaded.split() if name.startswith("tilecast.")}
+    folders = {name.rpartition(".")[0] for name in found}
+    assert {name for name in ours if "inductor_hook" not in name} == found | folders

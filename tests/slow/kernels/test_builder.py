@@ -28,9 +28,11 @@ from tilecast.kernels.build.builder import (
     compile_into,
 )
 from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.objects.keys import kernel_key
+from tilecast.kernels.objects.keys import kernel_key, kernel_symbol
+from tilecast.kernels.quack_sm90 import family
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -68,6 +70,17 @@ def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
         thread.join()
     assert seen == [_states(builder)] * 8
     assert set(_states(builder)) == {f"{kernel_key(SPEC)}.o"}
+
+
+def test_what_was_compiled_is_loaded_with_no_gpu(
+    builder: ObjectBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder.wait(SPEC)
+    assert kernel_symbol(SPEC).encode() in builder.objects.path(SPEC).read_bytes()
+    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
+    kernel, nothing = load_kernel(SPEC, builder.objects), None
+    with pytest.raises(TypeError):  # loaded, and asked for tensors
+        kernel(nothing, nothing, nothing)
 
 
 def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:

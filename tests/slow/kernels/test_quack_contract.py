@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
+from compiled_kernels import check_sources
 
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -84,17 +84,25 @@ SAMPLE = (
     ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
     ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),
+    # Whose pieces have 16 columns, beside the largest accumulators.
+    ("bf16:rcr", "128x208x64_c2x1x1_s5_pong_o1_rn8"),
 )
-GROUPED = "bf16:rcr:row-groups"
-VECTORS = {
-    "bf16:rcr:bias": "128x128x64_c2x1x1_s5_coop_o1_rm8",
-    "bf16:rcr:bias+gelu": "swap_64x64x64_c1x1x1_s11_pong_o1_rm8",
-    "int8:rcr>bf16:row-scales+bias": "64x64x128_c1x1x3_s5_coop_o1_rm8",
-    "bf16xint8:rcr:column-scales": "swap_128x64x64_c1x1x1_s5_pong_o1_rm8",
-}
-
+BATCHED, ANY_ROWS = (1, 13, 24), (1, 5, 10, 15, 20, 25)
+"""Kernels of `SAMPLE` for a batch, and for rows of out that begin anywhere."""
+SPECS = [
+    KernelSpec(
+        *(parse_config(name), GemmOperands.parse(text), place in BATCHED),
+        any_rows=place in ANY_ROWS,
+    )
+    for place, (text, name) in enumerate(SAMPLE)
+]
+LOOKED_INTO = (0, 3, 4, 6, 9, 10, 12, 14, 18, 21, 24)
+"""Those whose PTX, loads and shared memory are compared with what is stated."""
 READ = """
-import contextlib, inspect, io, json, sys, traceback
+import sys
+from tilecast.kernels.quack_sm90 import fused
+LOADED = [*sys.modules]
+import contextlib, inspect, io, json, traceback
 from tilecast.kernels.quack_sm90 import kernel
 from tilecast.kernels.quack_sm90.kernel import GemmSm90, TunableGemm
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -102,11 +110,12 @@ from tilecast.kernels.candidates import space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.spec import KernelSpec
 
+names = dict(globals())
 for line in sys.stdin:
     told, failed = io.StringIO(), ""
     try:
         with contextlib.redirect_stdout(told):
-            exec(json.loads(line), dict(globals()))
+            exec(json.loads(line), names)
     except Exception:
         failed = traceback.format_exc()
     print(json.dumps([told.getvalue().strip(), failed]), flush=True)
@@ -148,6 +157,10 @@ def test_the_installed_version_is_the_pinned_one() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (pin,) = [line.split("==")[1] for line in project["dependencies"] if "quack" in line]
     assert pin == version("quack-kernels")
+
+
+def test_the_sources_of_a_key_are_all_that_loading_the_compiler_loads(ask: Ask) -> None:
+    check_sources(QUACK_SM90.compiler, ask("print(*LOADED)"))
 
 
 def test_what_is_overridden_takes_these_parameters(ask: Ask) -> None:
@@ -201,84 +214,14 @@ print("triton" in sys.modules, "quack.rmsnorm" in sys.modules)
     assert ask(code) == "False False"
 
 
-def test_loads_are_shared_by_the_ctas_of_one_split(ask: Ask) -> None:
-    """What the DSL is told of A's loads and of B's; afterwards QuACK is as it was."""
-    told = {
-        "128x128x64_c2x1x1_s4_coop_o1_rm8": ["M (2, 1)", "N (2, 1)"],
-        "128x128x64_c2x1x3_s4_coop_o1_rm8": ["N (1, 3)", "N (2, 3)"],
-        "128x80x64_c1x4x2_s4_coop_o1_rm8": ["N (4, 2)", "N (1, 2)"],
-    }
-    code = f"""
-from quack import copy_utils
-from tilecast.kernels.quack.compiler import compile_gemm
-told, whole = [], copy_utils.block_copy
-def told_of(*args, tma_multicast=None, **kwargs):
-    if tma_multicast is None:
-        return whole(*args, **kwargs)
-    told.append(f"{{tma_multicast['multicast_dim']}} {{tma_multicast['cluster_shape']}}")
-    return whole(*args, tma_multicast=tma_multicast, **kwargs)
-copy_utils.block_copy, before = told_of, copy_utils.tma_get_block_copy_fn
-for name in {list(told)}:
-    spec = KernelSpec(parse_config(name), LINEAR_BF16)
-    compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec, "sm_90a", "kernel")
-    print(told, copy_utils.tma_get_block_copy_fn is before)
-    told.clear()
-copy_utils.block_copy = whole
-"""
-    assert ask(code).splitlines() == [f"{ranks} True" for ranks in told.values()]
+class Compiled(NamedTuple):
+    """A kernel that was compiled in the process of `ask`."""
 
-
-@pytest.fixture(scope="module")
-def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
-    """What kernels with vectors, or groups of rows, are compiled to, by their operands."""
-    found = {}
-    for text, name in (VECTORS | {GROUPED: "128x128x64_c2x1x1_s6_coop_o1_rm8"}).items():
-        for other in dumped.glob("*.ptx"):
-            other.unlink()
-        ask(f"""
-from tilecast.kernels.candidates import space
-from tilecast.kernels.families import FAMILIES
-spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
-FAMILIES["quack_sm90"].compile(spec, "kernel")
-""")
-        (path,) = dumped.glob("*.ptx")
-        found[text] = path.read_text()
-    return found
-
-
-@pytest.mark.parametrize("text", VECTORS)
-def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
-    text: str, ptx: dict[str, str]
-) -> None:
-    """In the order of the code: the wait for that kernel, copies of vectors, products."""
-    lines = ptx[text].splitlines()
-    kinds = ("griddepcontrol.wait", "cp.async.ca.shared", "wgmma.mma_async")
-    wait, copy, product = ([i for i, line in enumerate(lines) if it in line] for it in kinds)
-    vectors = GemmOperands.parse(text).extras
-    assert len(copy) >= len(vectors)
-    # The first wait is that of the warp which loads A and B.
-    assert len(wait) == 2 and wait[1] < copy[0] < product[0]
-
-
-def test_where_groups_end_is_read_after_the_kernel_in_front(ptx: dict[str, str]) -> None:
-    """By the warps that load A and B, and by those that multiply, in the order of the code."""
-    kinds = {"griddepcontrol.wait": "wait", "ld.global": "end", "wgmma.mma_async": "product"}
-    found = [kinds[it] for line in ptx[GROUPED].splitlines() for it in kinds if it in line]
-    loading = found[: found.index("wait", found.index("end"))]
-    multiplying = found[len(loading) : found.index("product")]
-    for part in (loading, multiplying):
-        assert part.index("wait") < part.index("end")
-
-
-def test_threads_share_evenly_what_they_store() -> None:
-    """Of every piece of a tile, in two rounds at least, where TMA does not store rows."""
-    for text in {text for text, _ in SAMPLE}:
-        operands = GemmOperands.parse(text)
-        whole: Any = space(operands, GPUS[0]).configs
-        c = QUACK_SM90.geometry(whole)
-        rows, columns = resources.epilogue_tile(c, operands)
-        storing = c.warp_groups // np.where(c.ping_pong, 2, 1)
-        assert (rows * columns % (2 * storing * resources.WARP_GROUP) == 0).all()
+    ptx: str
+    loads: list[str]
+    """What the DSL is told of A's loads and of B's, where others share them."""
+    smem: int
+    """Bytes that QuACK lays out."""
 
 
 @pytest.fixture(scope="module")
@@ -287,46 +230,109 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> ObjectCache:
     return ObjectCache(tmp_path_factory.mktemp("objects"))
 
 
-def test_shared_memory_is_what_quack_lays_out(ask: Ask, objects: ObjectCache) -> None:
-    """But for the kilobyte that its barriers may move the rest by."""
-    code = f"""
+@pytest.fixture(scope="module")
+def compiled(ask: Ask, dumped: Path, objects: ObjectCache) -> dict[int, Compiled]:
+    """Some of the sample, by place."""
+    ask(f"""
 from pathlib import Path
+from quack import copy_utils
 from tilecast.kernels.build import builder
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.quack_sm90 import fused, resources
-whole = fused.compile_gemm
-def measured(gemm, spec, *target):
+from tilecast.kernels.quack_sm90 import fused
+LOADS, SIZES, whole, copied = [], [], fused.compile_gemm, copy_utils.block_copy
+def sized(gemm, spec, *target):
+    before = copy_utils.tma_get_block_copy_fn
     content = whole(gemm, spec, *target)
-    stated = resources.smem_bytes(spec.config, spec.operands)
-    assert 0 <= stated - gemm.shared_storage.size_in_bytes() <= resources.ALIGNMENT, spec
-    print(spec.config)
+    assert copy_utils.tma_get_block_copy_fn is before, "QuACK is not as it was"
+    SIZES.append(gemm.shared_storage.size_in_bytes())
     return content
-fused.compile_gemm = measured
-try:
-    for text, name in {SAMPLE[::3]}:
-        spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
-        builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
-finally:
-    fused.compile_gemm = whole
-"""
-    assert ask(code).splitlines() == [name for _, name in SAMPLE[::3]]
+def told_of(*args, tma_multicast=None, **kwargs):
+    if tma_multicast is None:
+        return copied(*args, **kwargs)
+    LOADS.append(f"{{tma_multicast['multicast_dim']}} {{tma_multicast['cluster_shape']}}")
+    return copied(*args, tma_multicast=tma_multicast, **kwargs)
+fused.compile_gemm, copy_utils.block_copy = sized, told_of
+def compile_one(name, text, **kind):
+    LOADS.clear()
+    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), **kind)
+    result = builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
+    print(json.dumps([LOADS, SIZES.pop(), result.error]))
+""")
+    found = {}
+    for place in LOOKED_INTO:
+        spec = SPECS[place]
+        for other in dumped.glob("*.ptx"):
+            other.unlink()
+        kind = {"batched": spec.batched, "any_rows": spec.any_rows}
+        asked = f"compile_one({spec.config.name!r}, {spec.operands.text!r}, **{kind})"
+        loads, smem, error = json.loads(ask(asked))
+        assert error is None
+        (path,) = dumped.glob("*.ptx")
+        found[place] = Compiled(path.read_text(), loads, smem)
+    return found
 
 
-def test_kernels_compile_without_a_gpu_and_without_spills(objects: ObjectCache) -> None:
-    """Those that the test above has compiled are there already.
+def test_loads_are_shared_by_the_ctas_of_one_split(compiled: dict[int, Compiled]) -> None:
+    """In clusters of 2x1x1, 4x1x4 and 1x2x3."""
+    assert compiled[0].loads == ["M (2, 1)", "N (2, 1)"]
+    assert compiled[3].loads == ["N (1, 4)", "N (4, 4)"]
+    assert compiled[4].loads == ["N (2, 3)", "N (1, 3)"]
+
+
+@pytest.mark.parametrize("place", [4, 10, 12, 14])
+def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
+    place: int, compiled: dict[int, Compiled]
+) -> None:
+    """In the order of the code: the wait for that kernel, copies of vectors, products."""
+    lines = compiled[place].ptx.splitlines()
+    kinds = ("griddepcontrol.wait", "cp.async.ca.shared", "wgmma.mma_async")
+    wait, copy, product = ([i for i, line in enumerate(lines) if it in line] for it in kinds)
+    assert len(copy) >= len(SPECS[place].operands.extras) > 0
+    # The first wait is that of the warp which loads A and B.
+    assert len(wait) == 2 and wait[1] < copy[0] < product[0]
+
+
+def test_where_groups_end_is_read_after_the_kernel_in_front(compiled: dict[int, Compiled]) -> None:
+    """By the warps that load A and B, and by those that multiply, in the order of the code."""
+    assert SPECS[18].operands.groups
+    kinds = {"griddepcontrol.wait": "wait", "ld.global": "end", "wgmma.mma_async": "product"}
+    found = [kinds[it] for line in compiled[18].ptx.splitlines() for it in kinds if it in line]
+    loading = found[: found.index("wait", found.index("end"))]
+    multiplying = found[len(loading) : found.index("product")]
+    for part in (loading, multiplying):
+        assert part.index("wait") < part.index("end")
+
+
+@pytest.mark.parametrize("place", LOOKED_INTO)
+def test_shared_memory_is_what_quack_lays_out(place: int, compiled: dict[int, Compiled]) -> None:
+    """But for the kilobyte that its barriers may move the rest by."""
+    spec = SPECS[place]
+    stated = resources.smem_bytes(cast("QuackConfig", spec.config), spec.operands)
+    assert 0 <= stated - compiled[place].smem <= resources.ALIGNMENT
+
+
+def test_threads_share_evenly_what_they_store() -> None:
+    """Of every piece of a tile, in two rounds at least, where TMA does not store rows."""
+    kinds = ("bf16:rcr", "bf16xint8:rcr>fp32", "int8:rcr>int32", "bf16:rcr:row-groups")
+    for text in (*kinds, "bf16:rcr:silu-mul", "bf16:rcr:alpha+beta-c"):
+        operands = GemmOperands.parse(text)
+        whole: Any = space(operands, GPUS[0]).configs
+        c = QUACK_SM90.geometry(whole)
+        rows, columns = resources.epilogue_tile(c, operands)
+        storing = c.warp_groups // np.where(c.ping_pong, 2, 1)
+        assert (rows * columns % (2 * storing * resources.WARP_GROUP) == 0).all()
+
+
+def test_kernels_compile_without_a_gpu_and_without_spills(
+    objects: ObjectCache, compiled: dict[int, Compiled]
+) -> None:
+    """Those that were looked into are there already.
 
     ``setmaxnreg`` would wait for ever for registers that a CTA was not launched with.
     """
-    specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
-    for text, name in (SAMPLE[1], SAMPLE[-1]):
-        specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
-    # And one whose pieces have 16 columns, beside the largest accumulators.
-    narrow = KernelSpec(parse_config("128x208x64_c2x1x1_s5_pong_o1_rn8"), LINEAR_BF16)
-    beside = [spec for spec in (*specs[::5], narrow) if not spec.operands.groups]
-    specs += [replace(spec, any_rows=True) for spec in beside]
-    results = list(compile_all(specs, objects, 2))
+    results = list(compile_all(SPECS, objects, 2))
     assert {result.error for result in results} == {None}
-    for spec in specs:
+    for spec in SPECS:
         facts, config = objects.resources(spec), cast("QuackConfig", spec.config)
         assert facts is not None
         assert facts.spill_bytes == 0, spec

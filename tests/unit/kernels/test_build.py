@@ -6,54 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import joblib
-import odd_caches
 import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels import launch
-from tilecast.kernels.build import builder as builder_module
 from tilecast.kernels.build.builder import (
     ObjectBuilder,
-    compile_all,
     compile_into,
     object_builder,
 )
 from tilecast.kernels.families import family_of
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.quack_sm90 import family
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(QuackConfig(64, 64, 64, stages=2), LINEAR_BF16)
-BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
-"""No tile that WGMMA has an instruction for; the space never proposes it."""
-
-
-def test_a_kernel_compiles_and_loads_with_no_gpu_and_a_bad_config_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = ObjectCache(tmp_path / "objects")
-    errors = {result.spec: result.error for result in compile_all([BAD, SPEC], cache, 1)}
-    assert errors[BAD] and "\n" not in str(errors[BAD]) and errors[SPEC] is None
-    assert kernel_symbol(SPEC).encode() in cache.path(SPEC).read_bytes()
-    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
-    kernel, nothing = launch.load_kernel(SPEC, cache), None
-    with pytest.raises(TypeError):  # loaded, and asked for tensors
-        kernel(nothing, nothing, nothing)
-
-
-def test_a_kernel_whose_process_dies_twice_fails_alone(
-    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for step in ("prepare", "rehearse"):  # processes that do not load the compiler
-        monkeypatch.setattr(builder_module, step, odd_caches.nothing)
-    cache = odd_caches.OddCache(tmp_path / "objects", object_file(168, 0), BAD, deaths=2)
-    errors = {result.spec: result.error for result in compile_all([BAD, SPEC], cache, 2)}
-    assert errors[SPEC] is None and "died twice" in str(errors[BAD])
-    assert cache.resources(SPEC) is not None and len(cache.tries()) == 2
 
 
 def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
