@@ -108,8 +108,8 @@ def test_nothing_is_right_where_nothing_is_to_be_computed() -> None:
     operands, zero = GemmOperands.parse("bf16:rcr:relu"), torch.zeros(4, 128)
     assert wrong_row(zero, zero, K, operands) is None
     assert wrong_row(zero + 1e-3, zero, K, operands) is not None
-    few = torch.tensor([[1e-6, 0.0]])
-    assert wrong_elements(few * 2, few, GemmProblem(1, 2, K, operands=operands)) is None
+    few = torch.full((1, 8), 1e-6)
+    assert wrong_elements(few * 2, few, GemmProblem(1, 8, K, operands=operands)) is None
 
 
 def test_a_zeroed_tile_is_found_which_a_norm_does_not_see(reference: torch.Tensor) -> None:
