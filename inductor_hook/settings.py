@@ -18,7 +18,7 @@ from tilecast.inductor_hook import recording, telemetry
 from tilecast.inductor_hook.names import INVARIANT, MODEL, names, switched_on
 from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.runtime import artifact
-from tilecast.models.runtime.artifact import SHIPPED, shipped_names
+from tilecast.models.runtime.artifact import shipped_folders
 from tilecast.models.runtime.objectives import check_objective
 from tilecast.reporting.choices import choices_digest
 
@@ -236,4 +236,4 @@ def model_digest(folder: str | None) -> str:
 
 @cache
 def _shipped_digest() -> str:
-    return "+".join(model_digest(str(SHIPPED / name)) for name in shipped_names())
+    return "+".join(model_digest(str(folder)) for folder in shipped_folders())

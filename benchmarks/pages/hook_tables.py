@@ -65,6 +65,16 @@ def overview(figures: Figures) -> str:
             + [f"{1 / selected['geomean']:.2f}x ({selected['problems']})"]
             + [f"{held_out['geomean']:.2f}x ({held_out['count']:,})"]
         )
+    groups = figures["grouped_regret"]
+    best = groups["library_over"]["robust"]["5"]
+    (first,) = [r for r in groups["deferral"] if r["power"] == "robust" and r["deferral"]]
+    rows.append(
+        ["grouped products of experts: speed over `torch._grouped_mm` (problems)"]
+        + [
+            f"{one['geomean']:.2f}x ({count})"
+            for one, count in ((best, best["problems"]), (first, first["count"]))
+        ]
+    )
     for name, of_variant in {
         f"whole models, {len(steps)} steps: speed over {RIVAL}":
             lambda name: statistics.geometric_mean(speeds[name]),

@@ -24,7 +24,8 @@ GROUPS = {"random families": "random sizes", "other families": "other sizes"}
 
 def locked(figures: Figures) -> str:
     """The shipped model on the locked set: regret, and the best kernel and its choice by cuBLAS."""
-    heading = ["locked set", "problems", AT, "worst, k = 1", "best of the space", "below 0.97x"]
+    heading = [f"locked set, asked {figures['locked_set']['asked']}x", "problems", AT]
+    heading += ["worst, k = 1", "best of the space", "below 0.97x"]
     heading += ["first choice or cuBLAS", "below 0.97x", "least"]
     rows = []
     for power, by_group in figures["locked_set"]["regret and speed"].items():
@@ -147,6 +148,36 @@ def operands(figures: Figures) -> str:
         else:
             rows[-1] += 3 * [""]
     return markdown(heading, rows)
+
+
+def grouped_regret(figures: Figures) -> str:
+    """The model of grouped rows by rows in each power regime, and that of dense products."""
+    found = figures["grouped_regret"]
+    heading = ["rows of all experts", "problems", *(f"{AT}, {power}" for power in POWERS)]
+    rows = [
+        [name.removeprefix("m "), str(count)]
+        + [by_k(found["regret"][power][name]["tilecast"]) for power in POWERS]
+        + [by_k(found["regret"]["robust"][name]["as a batch"])]
+        for name, count in found["counts"].items()
+        if count
+    ]
+    return markdown([*heading, "robust, as a batch"], rows)
+
+
+def grouped_library(figures: Figures) -> str:
+    """PyTorch's time over the best of the first k, and over what runs with falling back."""
+    found = figures["grouped_regret"]
+    heading = ["`torch._grouped_mm` over the best of the first k, held out"]
+    heading += [f"k = {k}, p5, least, from 1.00x" for k in SHOWN_K]
+    shapes = {"geomean": "{:.2f}x", "p5": "{:.2f}x", "least": "{:.2f}x", "as_fast": "{:.0%}"}
+    rows = [
+        [power, *(", ".join(cells(one, shapes)) for one in by_count.values())]
+        for power, by_count in found["library_over"].items()
+    ]
+    shapes = {"left": "{:.0%}", "geomean": "{:.2f}x", "worst": "{:.2f}x"}
+    for row, one in zip(rows, (r for r in found["deferral"] if r["deferral"]), strict=True):
+        row.append(", ".join(cells(one, shapes)))
+    return markdown([*heading, "k = 1, falling back: how often, speed, worst"], rows)
 
 
 def new_operand(figures: Figures) -> str:

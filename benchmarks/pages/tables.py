@@ -44,6 +44,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "kernel speed": hook_tables.kernel_speed,
     "llama kinds": hook_tables.llama_kinds,
     "grouped": hook_tables.grouped,
+    "grouped regret": learner_tables.grouped_regret,
+    "grouped beside library": learner_tables.grouped_library,
     "real models": hook_tables.real_models,
     "real models 2.15": hook_tables.real_models_newer,
     "real models H100": hook_tables.real_models_h100,

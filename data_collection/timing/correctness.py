@@ -57,7 +57,7 @@ ROW_ERROR = 0.02
 """Allowed error of a whole row over the row, both by their norms, beside what elements are rounded
 by: a stage of many that is left out or taken twice exceeds it, and no element's error."""
 SHORTEST_ROW = 64
-"""Fewest elements of which a norm says something: results with shorter rows are one row."""
+"""Fewest elements of which a norm says much: results with shorter rows are compared as one row."""
 SMALLEST_ROW = 0.01
 """Of the norm of a row on average: what is less is zero, but for what its sums are rounded by."""
 
@@ -116,7 +116,8 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
     error = out.float() - reference
     wrong = ~(error.abs() <= allowed)  # NaN is not below anything
     if not wrong.any():
-        return wrong_row(out, reference, k, operands) if floats else None
+        compared = floats and out.numel() >= SHORTEST_ROW
+        return wrong_row(out, reference, k, operands) if compared else None
     places = wrong.nonzero()
     first = tuple(places[0].tolist())
     box = zip(places.amin(0).tolist(), places.amax(0).tolist(), strict=True)
@@ -142,8 +143,8 @@ def wrong_row(
     if short := out.shape[-1] < SHORTEST_ROW:
         right, error = right.reshape(1, -1), error.reshape(1, -1)
     norms = right.norm(dim=-1)
-    least = SMALLEST_ROW * norms.square().mean().sqrt().clamp_min(2.0**-126)
-    shares = error.norm(dim=-1) / norms.maximum(least)
+    least = SMALLEST_ROW * norms.square().mean().sqrt()
+    shares = error.norm(dim=-1) / norms.maximum(least).clamp_min(2.0**-126)
     worst = shares.max().item()
     unit = torch.finfo(out.dtype).eps if out.dtype.is_floating_point else 0.0
     allowed = ROW_ERROR + unit + _share_lost(k, operands)

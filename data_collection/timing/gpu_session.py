@@ -314,11 +314,9 @@ class GpuBench:
             for config in configs:
                 spec = KernelSpec.for_problem(config, self._problem)
                 session.announce(spec)
-                launch, chains = (
-                    session.launcher(config, self._problem),
-                    spec not in session.chained,
-                )
-                if found := used.wrong(launch, partial(session.finish, spec), chains=chains):
+                launch = session.launcher(config, self._problem)
+                chains, finish = spec not in session.chained, partial(session.finish, spec)
+                if found := used.wrong(launch, finish, chains=chains):
                     raise KernelFailure(spec, found)
                 session.chained.add(spec)
             session.announce(None)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from tilecast.data_collection.timing.correctness import wrong_elements
-from tilecast.data_collection.timing.tensors import reference
+from tilecast.data_collection.timing.tensors import poisoned, reference
 from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 
@@ -82,7 +82,7 @@ class InUse:
         self, launch: Callable[..., object], finish: Callable[[], None], tensors: Tensors
     ) -> torch.Tensor:
         """A copy of the result of a launch that nothing else overlaps."""
-        _poison(tensors[2])
+        poisoned(tensors[2])
         finish()
         launch(*tensors)
         finish()
@@ -94,7 +94,7 @@ class InUse:
         out = self._first[2]
         right = self._alone(launch, finish, (a, b, out, *extras))
         for _ in range(REPEATS):
-            _poison(out)
+            poisoned(out)
             launch(*self._first)
             launch(a, b, out, *extras)
             finish()
@@ -116,7 +116,7 @@ class InUse:
         written, read = both[..., :n], both[..., :k]
 
         def chain(between: Callable[[], None]) -> None:
-            _poison(written)
+            poisoned(written)
             launch(a, b, written, *extras)
             between()
             launch(read, b, out, *extras)
@@ -125,16 +125,11 @@ class InUse:
         chain(finish)
         right = out.clone()
         for _ in range(REPEATS):
-            _poison(out)
+            poisoned(out)
             chain(lambda: None)
             if not _same(out, right):
                 return False
         return True
-
-
-def _poison(out: torch.Tensor) -> None:
-    """Fill a tensor with what no product is: NaN, or the least integer."""
-    out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:

@@ -48,8 +48,12 @@ def empty_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
 
 
 def poisoned_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
-    """The same, filled with a value that no product has: NaN, or the least integer."""
-    out = empty_out(problem, device)
+    """The same, filled with what no product has."""
+    return poisoned(empty_out(problem, device))
+
+
+def poisoned(out: torch.Tensor) -> torch.Tensor:
+    """A tensor, filled with what no product has: NaN, or the least integer."""
     return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
 
 

@@ -1,10 +1,17 @@
-"""What QuACK's kernel families share as families: how they are compiled and launched."""
+"""What QuACK's families share as families: configs as columns, compiling, launching."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
 
+import numpy as np
+
+from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.kernels.spec import KernelSpec
+
+Config = TypeVar("Config", bound=KernelConfig)
 
 PACKAGES = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
 """What QuACK's kernels are compiled by."""
@@ -21,3 +28,21 @@ def launch_with(
     if spec.operands.extras:
         return lambda a, b, out, *extras: function(a, b, out, extras, clusters)
     return lambda a, b, out: function(a, b, out, clusters)
+
+
+def configs_of(kind: type[Config], c: Geometry) -> list[Config]:
+    """The configs of a family in the rows of columns, given their class."""
+    columns = vars(c) | {
+        "schedule": np.where(c.ping_pong, "pong", "coop"),
+        "raster": np.where(c.raster_m, "m", "n"),
+        "swap_ab": c.swap_ab.astype(bool),
+    }
+    knobs = (columns[knob.name].tolist() for knob in fields(kind))
+    return [kind(*values) for values in zip(*knobs, strict=True)]
+
+
+def columns_of(configs: Sequence[Any]) -> Geometry:
+    """The columns of some configs of a family; 1 for what is no knob of theirs."""
+    names = [column.name for column in fields(Geometry)]
+    columns = {name: np.array([getattr(one, name, 1) for one in configs]) for name in names}
+    return Geometry(**columns | {"raster_m": np.array([one.raster == "m" for one in configs])})

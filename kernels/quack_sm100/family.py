@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, launch_with
+from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, configs_of, launch_with
 from tilecast.kernels.quack_sm100 import resources, space
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.spec import KernelSpec
-
-
-def _configs(c: Geometry) -> list[Sm100Config]:
-    knobs = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "stages")
-    numbers = zip(*(getattr(c, name).tolist() for name in knobs), strict=True)
-    rest = zip(c.raster_m.tolist(), c.swizzle.tolist(), c.swap_ab.tolist(), strict=True)
-    return [
-        Sm100Config(*tile, raster="m" if along_m else "n", swizzle=swizzle, swap_ab=bool(swap))
-        for tile, (along_m, swizzle, swap) in zip(numbers, rest, strict=True)
-    ]
 
 
 def _resources(c: Geometry, operands: GemmOperands) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -53,7 +44,7 @@ QUACK_SM100 = KernelFamily(
     invariant_rules=space.INVARIANT_RULES,
     parse=Sm100Config.parse,
     points=space.points,
-    configs=_configs,
+    configs=partial(configs_of, Sm100Config),
     geometry=space.geometry,
     resources=_resources,
     mma_efficiency=resources.mma_efficiency,

@@ -6,6 +6,7 @@ Nothing of it was measured: rules are the hardware's and QuACK's, and arithmetic
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import MATRIX, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.quack.family import columns_of
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.resources import (
     MOST_N,
@@ -157,15 +159,5 @@ def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[Sm100Conf
 
 def geometry(configs: Sequence[Sm100Config]) -> Geometry:
     """The common view of some configs."""
-    columns = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "stages", "swizzle")
-    values = {name: np.array([getattr(c, name) for c in configs], int) for name in columns}
-    one = np.ones(len(configs), int)
-    return Geometry(
-        **values,
-        warp_groups=one,
-        ctas_per_sm=one,
-        raster_m=np.array([c.raster == "m" for c in configs], bool),
-        swap_ab=np.array([c.swap_ab for c in configs], bool),
-        split_k=one,
-        ping_pong=values["tile_n"] <= MOST_N,
-    )
+    columns = columns_of(configs)
+    return replace(columns, ping_pong=columns.tile_n <= MOST_N)

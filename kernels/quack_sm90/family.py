@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -11,37 +12,17 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.occupancy import max_active_clusters
-from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, launch_with
+from tilecast.kernels.quack.family import (
+    ENVIRONMENT,
+    PACKAGES,
+    columns_of,
+    configs_of,
+    launch_with,
+)
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
-
-
-def _configs(geometry: Geometry) -> list[QuackConfig]:
-    knobs = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split_k", "stages")
-    numbers = (getattr(geometry, name).tolist() for name in (*knobs, "ctas_per_sm", "swizzle"))
-    flags = (geometry.ping_pong, geometry.raster_m, geometry.swap_ab)
-    rows = zip(*numbers, *(flag.astype(bool).tolist() for flag in flags), strict=True)
-    return [
-        QuackConfig(
-            *tile,
-            schedule="pong" if pong else "coop",
-            ctas_per_sm=ctas,
-            raster="m" if along_m else "n",
-            swizzle=swizzle,
-            swap_ab=swap_ab,
-        )
-        for *tile, ctas, swizzle, pong, along_m, swap_ab in rows
-    ]
-
-
-def _geometry(configs: Sequence[QuackConfig]) -> Geometry:
-    numbers = {
-        name: np.array([getattr(config, name, 0) for config in configs])
-        for name in Geometry.__dataclass_fields__
-    }
-    return space.with_warp_groups(Geometry(**numbers))
 
 
 def _resources(
@@ -79,8 +60,8 @@ QUACK_SM90 = KernelFamily(
     invariant_rules=space.INVARIANT_RULES,
     parse=QuackConfig.parse,
     points=space.points,
-    configs=_configs,
-    geometry=_geometry,
+    configs=partial(configs_of, QuackConfig),
+    geometry=lambda configs: space.with_warp_groups(columns_of(configs)),
     resources=_resources,
     mma_efficiency=mma_efficiency,
     stock=space.stock_configs,

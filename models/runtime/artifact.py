@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,9 @@ from tilecast.models.runtime.ranker import ConfigRanker
 from tilecast.models.runtime.stopping import MEANS, MOST_WEIGHT, StoppingRule
 
 SHIPPED = Path(__file__).parents[1].joinpath("artifacts")
-"""The models that come with the package, one folder each."""
+"""The models that come with the package, a folder for each GPU."""
+GROUPS = "row-groups"
+"""Where in such a folder the model of grouped rows is."""
 
 _RANKER = "distance"
 """The name of the ranker's trees, which are packed first."""
@@ -90,6 +92,9 @@ class Artifact:
     """SHA-256 that its manifest states; None before it is saved."""
     trained_for: str | None = None
     """The GPU that it was trained for, where another one borrows it."""
+    groups: Artifact | None = None
+    """The model of grouped rows, where these have one of their own, whose operands are among this
+    one's."""
 
     def failed(self, operands: GemmOperands) -> frozenset[KernelConfig]:
         """The configs that are never chosen: one of their kernels failed with such an A and B.
@@ -105,9 +110,24 @@ class Artifact:
         """Name of its folder among the shipped ones: that of the GPU that it was trained for."""
         return self.trained_for or self.hardware.name
 
+    def of(self, operands: GemmOperands) -> Artifact:
+        """The model of some operands: this one, or that of grouped rows."""
+        return self.groups if operands.groups and self.groups else self
+
+    def with_groups(self, groups: Artifact) -> Artifact:
+        """The same with a model of grouped rows."""
+        operands = tuple(sorted({*self.operands, *groups.operands}, key=str))
+        measured = tuple(sorted({*self.measured, *groups.measured}, key=str))
+        return replace(self, operands=operands, measured=measured, groups=groups)
+
+
+def shipped_folders() -> list[Path]:
+    """The folders of all models that come with the package, those of grouped rows among them."""
+    return sorted(path.parent for path in SHIPPED.rglob(MANIFEST))
+
 
 def shipped_names() -> list[str]:
-    """Names of the models that come with the package."""
+    """The GPUs that models come with the package for."""
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{MANIFEST}"))
 
 
@@ -123,7 +143,8 @@ def load_shipped(gpu: Hardware) -> Artifact:
             f"{', '.join(shipped_names()) or 'none so far'}; measure with `tilecast collect`, "
             "train with `tilecast train` and name the model's folder"
         )
-    return load(SHIPPED / gpu.name)
+    artifact, groups = load(SHIPPED / gpu.name), SHIPPED / gpu.name / GROUPS
+    return artifact.with_groups(load(groups)) if groups.exists() else artifact
 
 
 def save(artifact: Artifact, folder: Path) -> str:

@@ -79,8 +79,9 @@ class Reason:
 class LearnedHeuristic:
     """Ranks candidates with a trained model, without those that failed where it was measured.
 
-    All that it is asked raises a TilecastError where the model does not rank for the problem's
-    operands, and all but `rank` where there is no candidate.
+    Problems of grouped rows are ranked by the model's part for these, `Artifact.of`. All that it is
+    asked raises a TilecastError where the model does not rank for the problem's operands, and all
+    but `rank` where there is no candidate.
     """
 
     name = "tilecast"
@@ -98,32 +99,39 @@ class LearnedHeuristic:
         self.artifact = artifact
         self.objective = check_objective(objective)
         self._ranker = replace(artifact.ranker, objective=objective)
+        self._groups = LearnedHeuristic(artifact.groups, objective) if artifact.groups else self
+
+    def _of(self, problem: GemmProblem) -> LearnedHeuristic:
+        """What ranks a problem: this, or the same with the model of grouped rows."""
+        return self._groups if problem.operands.groups else self
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
         check_ranks_for(self.artifact.operands, problem.operands)
-        return self._leaders(problem, candidates, limit)[0]
+        return self._of(problem)._leaders(problem, candidates, limit)[0]
 
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> list[Prediction]:
         """Rank candidates, and say what is expected of each."""
-        ranking, features = self._ranked(problem, candidates, limit)
-        return self._predictions(ranking, features, self._ranker.scores(features))
+        one = self._of(problem)
+        ranking, features = one._ranked(problem, candidates, limit)
+        return one._predictions(ranking, features, one._ranker.scores(features))
 
     def first(self, problem: GemmProblem, candidates: Candidates) -> FirstChoice:
         """The first of `predict`, and whether to leave the problem to cuBLAS instead.
 
         A borrowed model never compares with cuBLAS.
         """
-        ranking, features = self._ranked(problem, candidates, 1)
-        scores = self._ranker.model_scores(features)
-        (prediction,) = self._predictions(ranking, features, scores.blended)
-        deferral = self.artifact.deferral
+        one = self._of(problem)
+        ranking, features = one._ranked(problem, candidates, 1)
+        scores = one._ranker.model_scores(features)
+        (prediction,) = one._predictions(ranking, features, scores.blended)
+        deferral = one.artifact.deferral
         # PyTorch's grouped products are no batches: their times tell nothing of each other.
-        timed = problem.operands.groups in {one.groups for one in self.artifact.measured}
+        timed = problem.operands.groups in {kind.groups for kind in one.artifact.measured}
         if deferral is None or not (problem.in_library and timed):
             return FirstChoice(prediction, None, False)
         (lead,) = deferral.least_lead(deferral_features(features, scores), self.objective)
@@ -136,11 +144,12 @@ class LearnedHeuristic:
         They are the first 1 to 8 of `predict`; over many problems `USUAL_MEAN` on average. Of a
         borrowed model they are `BORROWED_LEAST` or more.
         """
-        ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
-        scores = self._ranker.model_scores(features)
-        size = self.artifact.rule.size(stop_features(scores), USUAL_MEAN)
-        size = max(size, BORROWED_LEAST if self.artifact.trained_for else 1)
-        return self._predictions(ranking[:size], features[:size], scores.blended[:size])
+        one = self._of(problem)
+        ranking, features = one._ranked(problem, candidates, MAX_TAKEN)
+        scores = one._ranker.model_scores(features)
+        size = one.artifact.rule.size(stop_features(scores), USUAL_MEAN)
+        size = max(size, BORROWED_LEAST if one.artifact.trained_for else 1)
+        return one._predictions(ranking[:size], features[:size], scores.blended[:size])
 
     def _ranked(
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
@@ -212,9 +221,10 @@ class LearnedHeuristic:
                 f"config {config} is no candidate for {problem}; allowed: one of its "
                 f"{len(candidates)} candidates; `tilecast space` lists them"
             )
-        features = featurize(problem, candidates, self._ranker.hardware)
-        here, rivals = candidates.index(config), self._ranker.order(features)[:RIVALS]
-        effects = self._ranker.effects(features[here], features[rivals])
+        ranker = self._of(problem)._ranker
+        features = featurize(problem, candidates, ranker.hardware)
+        here, rivals = candidates.index(config), ranker.order(features)[:RIVALS]
+        effects = ranker.effects(features[here], features[rivals])
         order = np.argsort(-np.abs(effects), kind="stable")[:limit]
         return [
             Reason(
@@ -253,7 +263,7 @@ def load_heuristic(
     Raises:
         TilecastError: as there, or the model does not rank for these operands.
     """
-    artifact = model_for(hardware, folder)
+    artifact = model_for(hardware, folder).of(operands)
     check_ranks_for(artifact.operands, operands)
     return LearnedHeuristic(artifact, objective)
 

@@ -104,6 +104,14 @@ def test_a_result_of_short_rows_is_compared_as_a_whole(n: int) -> None:
     assert "all of it is wrong by 0.1" in (wrong_row(right * 1.1, right, K, operands) or "")
 
 
+def test_nothing_is_right_where_nothing_is_to_be_computed() -> None:
+    operands, zero = GemmOperands.parse("bf16:rcr:relu"), torch.zeros(4, 128)
+    assert wrong_row(zero, zero, K, operands) is None
+    assert wrong_row(zero + 1e-3, zero, K, operands) is not None
+    few = torch.full((1, 8), 1e-6)
+    assert wrong_elements(few * 2, few, GemmProblem(1, 8, K, operands=operands)) is None
+
+
 def test_a_zeroed_tile_is_found_which_a_norm_does_not_see(reference: torch.Tensor) -> None:
     out = reference.bfloat16()
     out[64:96, 256:264] = 0

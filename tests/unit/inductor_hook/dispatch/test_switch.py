@@ -239,9 +239,9 @@ CALLS: dict[str, tuple[Callable[[], torch.Tensor], list[str]]] = {
     "every second column": (lambda: torch.mm(_bf16(M, 2 * K)[:, ::2], _bf16(N, K).T), []),
     "no rows": (lambda: torch.mm(_bf16(0, K), _bf16(N, K).T), []),
     "int8": (lambda: torch.mm(_int8(M, K), _int8(N, K).T), []),
-    "groups that the model has not seen": (
+    "groups": (
         lambda: F.grouped_mm(_bf16(M, K), _bf16(3, N, K).mT, offs=_ends(2, 2, M)),
-        [],
+        ["bf16:rcr:row-groups"],
     ),
 }
 """Multiplications, and the operands of the kernels of ours that do them."""

@@ -118,7 +118,7 @@ def test_without_tilecast_choices_are_inductors_own(graph: Any) -> None:
 def test_a_model_that_was_trained_on_no_groups_chooses_none_without_a_benchmark(
     graph: Any, model_of: Any
 ) -> None:
-    install(k=1)
+    install(k=1, model=model_of("bf16:rcr"))
     assert names_of(_choices()) == ["_grouped_mm"]
     assert counters["tilecast"]["not covered: grouped_mm"] == 1
     install(k=1, model=model_of("bf16:rcr:row-groups"))

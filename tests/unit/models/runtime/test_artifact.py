@@ -22,14 +22,24 @@ from fixtures import change_manifest
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.features import FEATURE_NAMES, featurize
 from tilecast.models.runtime import artifact as artifacts
 from tilecast.models.runtime import manifest as manifests
-from tilecast.models.runtime.artifact import load, load_shipped, model_digest, save, shipped_names
+from tilecast.models.runtime.artifact import (
+    GROUPS,
+    Artifact,
+    load,
+    load_shipped,
+    model_digest,
+    save,
+    shipped_folders,
+    shipped_names,
+)
 from tilecast.models.runtime.manifest import HARDWARE_FIELDS, MANIFEST
+from tilecast.models.runtime.nearest_gpu import borrowed
 from tilecast.models.runtime.objectives import OBJECTIVES
 
 H200 = hardware("H200")
@@ -316,6 +326,23 @@ def test_a_model_that_is_not_shipped_names_those_that_are(
         load_shipped(hardware("H100"))
 
 
+def test_a_shipped_model_brings_that_of_grouped_rows(
+    small_model: Artifact, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "SHIPPED", folder.parent)
+    whole = folder.rename(folder.parent / "H200")
+    assert load_shipped(H200).groups is None
+    operands = GemmOperands.parse("bf16:rcr:row-groups")
+    digest = save(replace(small_model, operands=(operands,), measured=(operands,)), whole / GROUPS)
+    assert (shipped_names(), shipped_folders()) == (["H200"], [whole, whole / GROUPS])
+    shipped = load_shipped(H200)
+    assert shipped.operands == shipped.measured == (LINEAR_BF16, operands)
+    assert shipped.digest == shipped.of(LINEAR_BF16).digest == load(whole).digest
+    assert shipped.of(operands).digest == digest
+    lent = borrowed(shipped, replace(H200, name="H20", sm_count=78)).of(operands)
+    assert (lent.hardware.name, lent.trained_for, lent.measured) == ("H20", "H200", ())
+
+
 def _save_in_turn(models: list, folder: Path, times: int) -> None:
     for _ in range(times):
         for model in models:
@@ -347,7 +374,7 @@ def test_loading_and_ranking_imports_nothing_that_trains(folder: Path) -> None:
 import sys
 from pathlib import Path
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.runtime.learned import load_heuristic

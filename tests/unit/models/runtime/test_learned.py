@@ -157,6 +157,29 @@ def test_groups_are_ranked_and_compared_with_no_library_that_was_timed_on_batche
         assert (choice.deferred, choice.library_over is not None) == (compared, compared)
 
 
+def test_groups_are_ranked_by_their_own_part_of_a_model(small_model) -> None:
+    operands = GemmOperands.parse("bf16:rcr:row-groups")
+    line = dict.fromkeys(OBJECTIVES, (0.2, 0.4))
+    own = replace(small_model, operands=(operands,), measured=(operands,), calibration=line)
+    both = small_model.with_groups(own)
+    assert (both.operands, both.measured) == ((LINEAR_BF16, operands),) * 2
+    whole, groups = LearnedHeuristic(both, "burst"), LearnedHeuristic(own, "burst")
+    alone = LearnedHeuristic(small_model, "burst")
+    grouped = GemmProblem(512, 2048, 1024, 8, operands)
+    for problem, part in ((PROBLEM, alone), (grouped, groups)):
+        configs = candidates(problem, H200)
+        assert list(whole.rank(problem, configs)) == list(part.rank(problem, configs))
+        assert whole.predict(problem, configs) == part.predict(problem, configs)
+        assert whole.first(problem, configs) == part.first(problem, configs)
+        assert whole.shortlist(problem, configs) == part.shortlist(problem, configs)
+        best = configs[0]
+        assert whole.explain(problem, configs, best) == part.explain(problem, configs, best)
+    configs = candidates(grouped, H200)
+    assert whole.predict(grouped, configs) != alone.predict(grouped, configs)
+    assert whole.first(grouped, configs).library_over
+    assert alone.first(grouped, configs).library_over is None
+
+
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
     speeds = {}
     for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
