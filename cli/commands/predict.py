@@ -101,7 +101,7 @@ def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     """Rank, explain the first, and look the problem up in the data set."""
     gpu, top, problem = resolve.gpu(options), options.top or SHOWN, typed.problem
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
-    data = options.data or shipped_data(gpu)
+    data = options.data or shipped_data(gpu, groups=bool(problem.operands.groups))
     # To read a data set takes longer than all the rest.
     seen = options.data or problem.family in learned_families(heuristic.artifact.facts)
     truths = _truths(data, problem, gpu) if data and seen else {}

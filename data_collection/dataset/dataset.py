@@ -194,9 +194,10 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(rows, provenance)
 
 
-def shipped_data(gpu: Hardware) -> Path | None:
-    """The data set of a GPU that comes with the package; None where none does."""
-    path = Path(__file__).parents[1].joinpath("data") / f"{gpu.name.lower()}.parquet"
+def shipped_data(gpu: Hardware, *, groups: bool = False) -> Path | None:
+    """The data set of a GPU that comes with the package, or that of grouped rows; None without."""
+    name = f"{gpu.name.lower()}{'-row-groups' if groups else ''}.parquet"
+    path = Path(__file__).parents[1].joinpath("data") / name
     return path if path.exists() else None
 
 

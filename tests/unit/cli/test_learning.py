@@ -87,6 +87,12 @@ def test_the_data_set_is_that_of_the_gpu_at_hand(
     assert refused(*SCORED).startswith("no data set is shipped for H20; allowed: --data with")
 
 
+def test_a_model_of_ones_own_learns_from_groups_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_measurements, "read_dataset", lambda path: path.name)
+    names = ["h200.parquet", "h200-row-groups.parquet", "h100.parquet"]
+    assert load_measurements.shipped_datasets(hardware("H200")) == names
+
+
 def test_what_is_added_makes_a_model_of_its_gpu(
     answer: Callable[..., dict],
     fitted: list[tuple],

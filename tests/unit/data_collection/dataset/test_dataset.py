@@ -180,6 +180,16 @@ def test_another_gpu_has_been_measured_too(h200: Hardware) -> None:
     assert dataset_hardware(dataset) == hardware("H100") != h200
 
 
+def test_grouped_rows_have_been_measured_apart(h200: Hardware) -> None:
+    path = shipped_data(h200, groups=True)
+    assert path is not None and path.name == "h200-row-groups.parquet"
+    dataset = read_dataset(path)
+    assert (len(dataset.rows), len(dataset.problems())) == (23_144, 130)
+    assert all(problem.operands.groups for problem in dataset.problems())
+    assert dataset_hardware(dataset) == h200
+    assert shipped_data(hardware("H100"), groups=True) is None
+
+
 def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:
     facts = {"space_version": 2, "protocol_version": 1}
     one = Dataset(rows, facts | {"runs": [{"date": "a"}]})
