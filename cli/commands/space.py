@@ -50,7 +50,7 @@ def _failing(
 ) -> Collection[KernelConfig]:
     """The configs that the model of a GPU never chooses; none where no model is for it."""
     model = model_for(gpu, folder) if folder else nearest_shipped(gpu)
-    return model.of(operands).failed(operands) if model else ()
+    return model.failed(operands) if model else ()
 
 
 def _why(

@@ -26,6 +26,10 @@ def _timing(value: object) -> bool:
     )
 
 
+def _timings(value: object) -> bool:
+    return isinstance(value, list) and all(map(_timing, value))
+
+
 _RUN = {
     **dict.fromkeys(("date", "gpu", "command"), optional(text)),
     "cuda": optional(text),
@@ -35,14 +39,8 @@ _RUN = {
     "hardware": optional(lambda value: isinstance(value, dict)),
     "end": {"seconds": number},
     "troubles": [holding({"card": text, "reason": text})],
-    "compared": [
-        holding({"card": text, "problem": _problem, "times": lambda times: _timings(times)})
-    ],
+    "compared": [holding({"card": text, "problem": _problem, "times": _timings})],
 }
-
-
-def _timings(value: object) -> bool:
-    return isinstance(value, list) and all(map(_timing, value))
 
 
 _REQUIRED = {

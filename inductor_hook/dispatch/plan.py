@@ -132,7 +132,7 @@ class Planner:
 def multiplies_dtype(planner: Planner, dtype: torch.dtype) -> bool:
     """Whether tilecast kernels multiply a type; if not, the planner says so.
 
-    It is asked at every call, and takes less time than `Planner.plan`, which finds the same.
+    It is asked at every call, and takes less time than a plan, which finds the same.
     """
     try:
         known = dtype_of_torch(dtype).speed is not None

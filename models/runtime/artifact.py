@@ -115,10 +115,14 @@ class Artifact:
         return self.groups if operands.groups and self.groups else self
 
     def with_groups(self, groups: Artifact) -> Artifact:
-        """The same with a model of grouped rows."""
+        """The same with a model of grouped rows; what failed for one is left out by both."""
+        failing = dict(self.failing)
+        for kind, configs in groups.failing.items():
+            failing[kind] = configs | failing.get(kind, frozenset())
+        groups = replace(groups, failing=failing)
         operands = tuple(sorted({*self.operands, *groups.operands}, key=str))
         measured = tuple(sorted({*self.measured, *groups.measured}, key=str))
-        return replace(self, operands=operands, measured=measured, groups=groups)
+        return replace(self, operands=operands, measured=measured, failing=failing, groups=groups)
 
 
 def shipped_folders() -> list[Path]:

@@ -180,6 +180,21 @@ def test_groups_are_ranked_by_their_own_part_of_a_model(small_model) -> None:
     assert alone.first(grouped, configs).library_over is None
 
 
+def test_what_failed_in_groups_or_without_is_chosen_in_neither(small_model: Artifact) -> None:
+    operands = GemmOperands.parse("bf16:rcr:row-groups")
+    own = replace(small_model, operands=(operands,))
+    grouped = GemmProblem(512, 2048, 1024, 8, operands)
+    asked = [(problem, candidates(problem, H200)) for problem in (PROBLEM, grouped)]
+    firsts = [LearnedHeuristic(own).rank(grouped, asked[1][1])[0]]
+    firsts.append(LearnedHeuristic(small_model).rank(*asked[0])[0])
+    kinds = zip((small_model, own), (LINEAR_BF16, operands), firsts, strict=True)
+    dense, groups = (replace(model, failing={kind: frozenset([bad])}) for model, kind, bad in kinds)
+    heuristic = LearnedHeuristic(dense.with_groups(groups))
+    for problem, configs in asked:
+        assert set(firsts).isdisjoint(heuristic.rank(problem, configs))
+        assert heuristic.first(problem, configs).prediction.config not in firsts
+
+
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
     speeds = {}
     for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
