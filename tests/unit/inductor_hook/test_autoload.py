@@ -66,6 +66,7 @@ torch._dynamo.utils.counters["tilecast"]["problems"] = 2
         TILECAST_RECORD=os.path.relpath(tmp_path / "own.CSV"),
         TILECAST_LEARN=os.path.relpath(tmp_path / "own.jsonl"),
         TILECAST_SUMMARY="1",
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
     )
     assert process.returncode == 0, process.stderr
     said = "tilecast: 2 GEMMs: 2 got tilecast kernels as choices; PyTorch's alone ran 0\n"
