@@ -28,7 +28,6 @@ from tilecast.models.apply.frequent_configs import by_frequency, common_problems
 
 FP16 = GemmOperands.parse("fp16:rcr")
 H200 = hardware("H200")
-VALID = "128x128x64_c1x1x1_s6_coop_o1_rm8"
 
 
 @pytest.fixture
@@ -100,23 +99,6 @@ def test_tables_and_lines(cache: ObjectCache, capsys: pytest.CaptureFixture[str]
     ):
         assert main(["objects", *arguments]) == 0
         assert shown in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("tail", [b"x", bytes(4), b"x" * 4096], ids=["one", "zeros", "many"])
-def test_a_pack_that_something_follows_is_refused(
-    cache: ObjectCache,
-    tmp_path: Path,
-    answer: Callable[..., dict],
-    refused: Callable[..., str],
-    tail: bytes,
-) -> None:
-    pack = tmp_path / "pack.tar.xz"
-    answer("objects", "pack", str(pack))
-    with pack.open("ab") as file:
-        file.write(tail)
-    other = tmp_path / "other"
-    assert "is damaged or no pack" in refused("objects", "unpack", str(pack), "--cache", str(other))
-    assert not other.exists()
 
 
 def test_what_is_packed_is_unpacked(

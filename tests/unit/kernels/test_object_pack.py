@@ -260,6 +260,7 @@ def test_a_pack_is_read_to_its_end_before_anything_is_stored(
     tar = lzma.decompress(whole)
     bad = [b"", b"text", whole[1:], lzma.compress(b""), lzma.compress(tar[:700]), tar]
     bad += [lzma.compress(tar + b"more"), lzma.compress(tar + bytes(1 << 20))]
+    bad += [whole + tail for tail in (b"x", bytes(4), b"x" * 4096)]
     bad += [whole[: source.randrange(len(whole))] for _ in range(40)]
     for content in bad:
         _refused(other, tmp_path, content, "")

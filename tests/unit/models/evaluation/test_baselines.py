@@ -15,7 +15,6 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, config_table, stock_candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.models.evaluation.baselines import (
     RandomChoice,
     StockDefault,
@@ -84,27 +83,6 @@ def test_random_order_depends_on_the_problem() -> None:
     assert sorted(one) == sorted(configs)
     assert one[:5] == list(RandomChoice().rank(PROBLEM, configs, limit=5))
     assert one != list(RandomChoice().rank(GemmProblem(2048, 4096, 4104), configs))
-
-
-def test_stock_configs_are_those_of_the_library() -> None:
-    operators: Any = pytest.importorskip("cutlass.operators")
-    arguments_module: Any = pytest.importorskip("cutlass.operators.arguments")
-    import torch
-
-    a, b, out = (torch.empty(512, 512, dtype=torch.bfloat16) for _ in range(3))
-    arguments = arguments_module.GemmArguments(
-        A=a, B=b.t(), out=out, accumulator_type=torch.float32
-    )
-    listed = [
-        (*design.tile_shape, *design.cluster_shape[:2])
-        for operator in operators.get_operators(arguments, target_sm="90a")
-        if operator.metadata.operator_class.__name__.startswith("Sm90")
-        for design in [operator.metadata.design]
-    ]
-    assert listed == [
-        (config.tile_m, config.tile_n, config.tile_k, config.cluster_m, config.cluster_n)
-        for config in stock_configs(LINEAR_BF16, H200)
-    ]
 
 
 def test_the_best_fixed_subset_is_greedy() -> None:
