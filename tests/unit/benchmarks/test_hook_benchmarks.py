@@ -56,15 +56,6 @@ def test_error_is_over_all_tensors() -> None:
     assert real_models.relative_error(found, expected) == pytest.approx(0.1)
 
 
-def test_a_right_first_choice_that_loses_is_overturned() -> None:
-    right = {"careful": (10.0, 11.0), "inductor": [(5.0, 6.0), (6.0, 5.0)]}
-    wrong = {"careful": (11.0, 10.0), "inductor": [(6.0, 5.0), (6.0, 5.0)]}
-    found = inductor_timing.overturned([right, wrong], "inductor")
-    assert found["right_first_choices"] == 1
-    assert found["overturned_share"] == 0.5
-    assert found["mean_loss_when_overturned"] == pytest.approx(0.1)
-
-
 def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> None:
     rows = pd.read_parquet(runner.DATA, columns=["n", "k"]).drop_duplicates()
     measured = set(zip(rows["n"], rows["k"], strict=True))
@@ -82,11 +73,3 @@ def test_prompts_whose_logits_depend_on_the_batch_are_counted() -> None:
     assert by_place["in another order"] > 0
     assert by_place["alone"] > 0
     assert by_place["again"] == 0
-
-
-def test_the_cost_of_the_mode_is_told_by_batch() -> None:
-    stock = {"alone": 3, "milliseconds": {"1 prompts": 2.0, "64 prompts": 4.0}}
-    ours = {"alone": 0, "milliseconds": {"1 prompts": 1.0, "64 prompts": 5.0}}
-    (found,) = invariant_models.figures([{"case": "a", "stock": stock, "invariant": ours}]).values()
-    assert found["differing"] == {"stock": {"alone": 3}, "invariant": {"alone": 0}}
-    assert found["invariant over stock"] == {"1 prompts": 0.5, "64 prompts": 1.25}

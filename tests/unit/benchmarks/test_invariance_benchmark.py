@@ -106,23 +106,3 @@ def test_layers_are_raced_by_the_kernels_of_the_mode(monkeypatch: pytest.MonkeyP
         assert set(named) == {*speed.OWN, speed.FREE}
         own = [cast("QuackConfig", named[name].config) for name in speed.OWN]
         assert {config.split_k for config in own} == {1}
-
-
-def test_speed_is_told_by_rows_against_both_settings_of_cublas() -> None:
-    times = {"invariant 1": 2.0, "invariant 2": 1.0, "first of all": 1.6}
-    times |= {"torch.mm": 3.0, "torch.mm without workspace": 6.0}
-    rows = [{"problem": f"{m}x4096x4096", "microseconds": times} for m in (1, 16, 64)]
-    found = speed.figures(rows)
-    few = found["16 rows and fewer"]
-    assert [found[name]["torch.mm over the first"]["problems"] for name in ("all", "1 rows")] == [
-        3,
-        1,
-    ]
-    assert {name: one["geomean"] for name, one in few.items()} == {
-        "torch.mm over the first": 1.5,
-        "torch.mm over the best of three": 3.0,
-        "the first over the first of all": 1.25,
-        "without workspace over torch.mm": 2.0,
-        "without workspace over the first": 3.0,
-    }
-    assert few["torch.mm over the first"]["problems"] == 2

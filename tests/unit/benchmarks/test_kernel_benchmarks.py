@@ -1,4 +1,4 @@
-"""Kernels beside others: ratios, noise, bars, means, and problems that no model was trained on."""
+"""Kernels beside others: what is timed, and problems that no model was trained on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import flex_gemm_static
 import held_out_problems
-import kernel_speed
 import llama_shapes
 import numpy as np
 import pandas as pd
@@ -23,22 +22,6 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import space
 from tilecast.kernels.spec import KernelSpec
-
-
-def test_comparison_counts_by_problem() -> None:
-    pairs = {"a": [0.9, 0.9], "b": [1.0, 1.004], "c": [1.1, 1.1], "d": [0.98, 0.98]}
-    found = kernel_speed.comparison(pairs)
-    assert found["faster"] == 0.5
-    assert found["faster_by_3_percent"] == 0.25
-    assert found["level"] == 0.25
-    assert (found["worst_problem"], found["worst"]) == ("c", pytest.approx(1.1))
-    assert 0 < found["noise"] < 0.004
-    assert found["slower_beyond_noise"] == 1
-
-
-def test_slower_in_one_batch_alone_is_noise() -> None:
-    pairs = {"a": [1.03, 1.0], "b": [1.0, 1.03], "c": [1.0, 1.0]}
-    assert kernel_speed.comparison(pairs)["slower_beyond_noise"] == 0
 
 
 def test_a_greedy_order_begins_with_the_best_on_average_and_adds_what_it_lacks() -> None:
@@ -82,30 +65,6 @@ def test_all_sizes_have_their_share() -> None:
     assert set(Counter(map(_size, drawn)).values()) == {13}
     for start in range(len(layers) - 4):  # so that any span of them is a fair sample
         assert len({_size(problem) for problem in layers[start : start + 5]}) == 5
-
-
-def test_screens_are_set_against_the_race_of_those_near_its_best() -> None:
-    """Before, one of three is 4% off and the best is not sent to the race; after, all agree."""
-    row = {
-        "configs": ["best", "second", "third", "far"],
-        "finalists": {"before": [1, 3], "after": [0, 1]},
-        "microseconds": {
-            "race": [100.0, 102.0, 104.0, 130.0],
-            "before": [95.0, 93.0, 99.0, 90.0],
-            "after": [90.0, 91.8, 93.6, 150.0],
-        },
-    }
-    found = screen_against_race.figures([row, row])
-    logs = np.log([95 / 100, 93 / 102, 99 / 104])
-    assert found["before"]["deviation"]["median"] == pytest.approx(logs.std())
-    assert found["before"]["range"]["most"] == pytest.approx(np.ptp(logs))
-    assert found["before"]["best among finalists"] == 0
-    assert found["before"]["most lost where it is not"] == pytest.approx(0.02)
-    assert found["before"]["place of the best"] == {"median": 3, "most": 3}
-    assert found["after"]["deviation"]["most"] == pytest.approx(0, abs=1e-9)
-    assert found["after"]["best among finalists"] == found["after"]["problems"] == 2
-    assert found["after"]["finalists"] == 2
-    assert found["after"]["within 5% in the race"] == 3
 
 
 class _Bench:

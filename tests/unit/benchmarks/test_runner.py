@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import subprocess
@@ -11,22 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import compile_time
-import flex_gemm_order
-import generate
-import inductor_timing
-import kernel_speed
-import llama_shapes
-import new_operand
 import pytest
-import real_models
-import row_alignment
 import runner
 import torch
 
 SWEEPS = (
-    *(compile_time, flex_gemm_order, generate, inductor_timing, kernel_speed, llama_shapes),
-    *(new_operand, real_models, row_alignment),
+    *("compile_time", "flex_gemm_order", "fused_activations", "gated", "generate", "grouped_speed"),
+    *("inductor_timing", "invariance", "invariant_models", "invariant_speed", "kernel_speed"),
+    *("llama_shapes", "new_operand", "real_models", "row_alignment", "screen_against_race"),
+    "sm100_compiles",
 )
 
 
@@ -106,16 +100,17 @@ def test_every_committed_result_has_the_one_form() -> None:
         assert runner.compact(document) == path.read_text()
 
 
-def test_figures_of_committed_sweeps_follow_from_their_rows(tmp_path: Path) -> None:
-    for script in SWEEPS:
-        paths = [*runner.RESULTS.rglob(f"{script.__name__}.json")]
-        assert runner.RESULTS / f"{script.__name__}.json" in paths
-        for path in paths:
-            document = json.loads(path.read_text())
-            assert {row["torch"] for row in document["rows"]} == document["figures"].keys()
-            for version, figures in document["figures"].items():
-                rows = [row for row in document["rows"] if row["torch"] == version]
-                assert _near(script.figures(rows), figures)
+@pytest.mark.parametrize("name", SWEEPS)
+def test_figures_of_committed_sweeps_follow_from_their_rows(name: str) -> None:
+    script = importlib.import_module(name)
+    paths = [*runner.RESULTS.rglob(f"{name}.json")]
+    assert runner.RESULTS / f"{name}.json" in paths
+    for path in paths:
+        document = json.loads(path.read_text())
+        assert {row["torch"] for row in document["rows"]} == document["figures"].keys()
+        for version, figures in document["figures"].items():
+            rows = [row for row in document["rows"] if row["torch"] == version]
+            assert _near(script.figures(rows), figures)
 
 
 def _near(found: Any, kept: Any) -> bool:

@@ -6,7 +6,7 @@ The screens are files in tests/unit/data/screens. After a wanted change, write t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -160,29 +160,27 @@ def test_what_has_no_room_is_named_and_the_names_stay() -> None:
     assert "two us" in shown([table], None)
 
 
-def test_long_work_is_announced_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_steps("train", 6, 700.0) as step:
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda: show_steps("train", 6, 700.0), "train: 6 steps, some 12 minutes\n"),
+        (lambda: show_steps("pack", 1, 61.0), "pack: some 61 s\n"),
+        (lambda: show_steps("compile", 2, 1.8), ""),
+    ],
+    ids=["steps", "one step", "short"],
+)
+def test_long_work_is_announced_with_its_time(
+    work: Callable, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with work() as step:
         step()
-    assert capsys.readouterr().err == "train: 6 steps, some 12 minutes\n"
-
-
-def test_work_of_one_step_is_announced_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_steps("pack", 1, 61.0) as step:
-        step()
-    assert capsys.readouterr().err == "pack: some 61 s\n"
+    assert capsys.readouterr().err == said
 
 
 def test_what_is_asked_of_each_of_many_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(show_each("rank", range(3), 10.0)) == [0, 1, 2]
     assert list(show_each("rank", range(3), 1.0)) == [0, 1, 2]
     assert capsys.readouterr().err == "rank: 3 steps, some 30 s\n"
-
-
-def test_short_work_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_steps("compile", 2, 1.8) as step:
-        step()
-        step()
-    assert capsys.readouterr().err == ""
 
 
 def test_steps_are_told_with_the_time_left(

@@ -229,27 +229,6 @@ def test_what_a_patch_brings_back_does_nothing(there: Callable, backends: str) -
     assert _state() == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"k": 0}, "k=0 is out of range; allowed: 1 to 64, or 'auto'"),
-        ({"k": 65}, "k=65 is out of range"),
-        ({"k": "many"}, "k='many' is out of range"),
-        ({"k": True}, "k=True is out of range"),
-        ({"power": "eco"}, "power 'eco' is not known; allowed: burst, sustained, robust"),
-        ({"model": "/nowhere"}, "model /nowhere is refused: manifest.json cannot be read"),
-        ({"record": "/own.json"}, "record='/own.json' is no CSV file; allowed: a path that ends"),
-    ],
-    ids=str,
-)
-def test_bad_arguments_are_refused_in_one_line(arguments: dict[str, Any], reason: str) -> None:
-    before = _state()
-    with pytest.raises(TilecastError, match=reason) as refusal:
-        install(**arguments)
-    assert "\n" not in str(refusal.value)
-    assert _state() == before
-
-
 def test_the_folder_of_a_model_holds_wherever_the_process_goes(
     another_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

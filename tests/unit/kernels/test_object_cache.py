@@ -164,21 +164,6 @@ def test_folder_that_cannot_be_written_is_told(root: str, code: bytes) -> None:
         pass
 
 
-def test_full_disk_is_told_and_leaves_nothing_half_written(
-    cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write_half(path: Path, content: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(content[: len(content) // 2])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", write_half)
-    with pytest.raises(TilecastError, match="No space left on device; allowed: .* free space"):
-        cache.put(SPEC, code)
-    assert list(cache.root.iterdir()) == []
-    assert cache.resources(SPEC) is None
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE, errno.ESTALE])
 @pytest.mark.parametrize("what", ["folder", "entry"])
 def test_no_error_of_the_system_gets_through(

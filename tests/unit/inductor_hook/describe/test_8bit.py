@@ -38,12 +38,10 @@ from tilecast.inductor_hook.describe.product import OPERATORS
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import fast_accumulation
 from tilecast.inductor_hook.run import static
-from tilecast.inductor_hook.run.static import StaticMatmul
 from tilecast.kernels.spec import KernelSpec
 
 M, N, K = 512, 1024, 512
 INT8, ROWS, ONES = "int8:rcr>int32", "e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:tensor-scales"
-NAME = "128x128x128_c1x1x1_s4_coop_o1_rm8"
 aten = torch.ops.aten
 
 ModelOf = Callable[..., Path]
@@ -339,22 +337,3 @@ def test_generated_code_hands_scales_over_as_vectors(
     torch.testing.assert_close(out.float(), expected, rtol=2**-7, atol=0.5)
     lengths = (1, 1, N) if name == "tensor-scales" else (M, N, N)
     assert seen == ([] if fails else [((length,), (1,)) for length in lengths])
-
-
-OPERANDS = (INT8, ONES, ROWS, f"{ROWS}+bias", "e5m2:rcr>fp16@fp32:row-scales")
-
-
-@pytest.mark.parametrize("operands", OPERANDS)
-def test_torch_multiplies_where_a_kernel_fails(
-    hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, operands: str
-) -> None:
-    monkeypatch.setattr(static, "loaded_kernel", _fails)
-    problem = GemmProblem(32, 48, 64, 1, GemmOperands.parse(operands))
-    inputs, out = random_inputs(problem, "cpu"), poisoned_out(problem, "cpu")
-    a, b, *extras = inputs
-    StaticMatmul.named(NAME, operands, batched=False)(a, b, out, *extras)
-    expected = reference(problem, inputs)
-    if operands == INT8:
-        assert torch.equal(out, expected.to(torch.int32))
-    else:
-        torch.testing.assert_close(out.float(), expected, rtol=2**-7, atol=2**-4)

@@ -116,31 +116,45 @@ class _Choice:
     """A choice whose kernel Inductor loads for each benchmark."""
 
     def __init__(self, milliseconds: float) -> None:
-        self.bmreq = _Request()
+        self.bmreq: Any = _Request()
         self.milliseconds = milliseconds
+        self.error: Callable[[], Exception | None] = lambda: None
 
     def benchmark(self, a: torch.Tensor, out: torch.Tensor) -> float:
         return self.bmreq.benchmark(a, out=out)
 
 
-def test_those_near_the_fastest_stay_loaded_until_a_contest_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reset: list[float] = []
+@pytest.fixture
+def reset(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Gives the milliseconds of the graphs that are gone; a choice takes what it says, or raises
+    its ``error``."""
+    gone: list[float] = []
 
     def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
+        choice = stock.__self__
+        if error := choice.error():
+            raise error
         stock(*inputs, out=out)
-        milliseconds = stock.__self__.milliseconds
-        graph = MagicMock(reset=lambda: reset.append(milliseconds))
+        milliseconds = choice.milliseconds
+        graph = MagicMock(reset=lambda: gone.append(milliseconds))
         keep(cuda_graph.Captured((), 1, graph, MagicMock(), MagicMock(), milliseconds))
         return milliseconds
 
     monkeypatch.setattr(choice_benchmark, "benchmark", timed)
-    slow, near, fast, again = (_Choice(time) for time in (1.2, 1.04, 1.0, 1.03))
+    return gone
+
+
+def _entered(held: Contest, *choices: _Choice) -> tuple[_Choice, ...]:
+    for choice in choices:
+        held.enter(choice)
+    return choices
+
+
+def test_those_near_the_fastest_stay_loaded_until_a_contest_is_closed(reset: list[float]) -> None:
     held = Contest(0.05)
+    slow, near, fast, again = _entered(held, *map(_Choice, (1.2, 1.04, 1.0, 1.03)))
     a, out = torch.ones(2), torch.ones(2)
     for choice in (slow, near, fast, again):
-        held.enter(choice)
         assert choice.benchmark(a, out=out) == choice.milliseconds
     assert {*held.graphs} == {near, fast, again}
     assert reset == [1.2]
@@ -158,70 +172,40 @@ def test_those_near_the_fastest_stay_loaded_until_a_contest_is_closed(
     assert fast.bmreq.unloaded == 2
 
 
-def test_on_a_full_card_kept_graphs_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_vain", [False, True])
+def test_on_a_full_card_kept_graphs_go_first(reset: list[float], in_vain: bool) -> None:
     """They hold what their launches allocate; without any, Inductor times as ever."""
-    events: list[str] = []
-    graph = MagicMock(reset=lambda: events.append("graph gone"))
-
-    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
-        if stock.__self__ is large and len(events) < full:
-            events.append("full")
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        milliseconds = stock.__self__.milliseconds
-        keep(cuda_graph.Captured((), 1, graph, MagicMock(), MagicMock(), milliseconds))
-        return milliseconds
-
-    monkeypatch.setattr(choice_benchmark, "benchmark", timed)
-    tensors = torch.ones(2), torch.ones(2)
-    for full in (1, 99):
-        small, large = _Choice(1.0), _Choice(1.04)
-        held = Contest(0.05)
-        for choice in (small, large):
-            held.enter(choice)
-        small.benchmark(tensors[0], out=tensors[1])
-        assert (large.benchmark(tensors[0], out=tensors[1]) == 1.04) is (full == 1)
-        assert events[:2] == ["full", "graph gone"]
-        assert {*held.graphs} == ({large} if full == 1 else set())
-        assert small.bmreq.unloaded == 1
-        events.clear()
+    held = Contest(0.05)
+    small, large = _entered(held, _Choice(1.0), _Choice(1.04))
+    full = torch.OutOfMemoryError("CUDA out of memory")
+    large.error = lambda: full if in_vain or not reset else None
+    small.benchmark(torch.ones(2), out=torch.ones(2))
+    assert (large.benchmark(torch.ones(2), out=torch.ones(2)) == 1.04) is not in_vain
+    assert reset == [1.0]
+    assert {*held.graphs} == (set() if in_vain else {large})
+    assert small.bmreq.unloaded == 1
 
 
 def test_without_a_race_a_graph_goes_before_its_kernel_does(
-    monkeypatch: pytest.MonkeyPatch,
+    reset: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice, unloaded = _Choice(1.0), []
-    graph = MagicMock(reset=lambda: unloaded.append(choice.bmreq.unloaded))
-
-    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
-        keep(cuda_graph.Captured((), 1, graph, MagicMock(), MagicMock(), 1.0))
-        return 1.0
-
-    monkeypatch.setattr(choice_benchmark, "benchmark", timed)
+    choice, seen = _Choice(1.0), []
+    monkeypatch.setattr(_Request, "cleanup_run_fn", lambda request: seen.append([*reset]))
     held = Contest(None)
     held.enter(choice)
     choice.benchmark(torch.ones(2), out=torch.ones(2))
-    assert (unloaded, choice.bmreq.unloaded, held.graphs) == ([0], 1, {})
+    assert (seen[-1], held.graphs) == ([1.0], {})
 
 
-def test_a_choice_that_fails_leaves_the_graphs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_fails_leaves_the_graphs_of_others(reset: list[float]) -> None:
     """Inductor passes over a config of Triton's that does not fit, and the others still race."""
-    graph = MagicMock()
-
-    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
-        if stock.__self__ is broken:
-            raise RuntimeError("injected")
-        keep(cuda_graph.Captured((), 1, graph, MagicMock(), MagicMock(), 1.0))
-        return 1.0
-
-    monkeypatch.setattr(choice_benchmark, "benchmark", timed)
-    good, broken = _Choice(1.0), _Choice(1.0)
     held = Contest(0.05)
-    for choice in (good, broken):
-        held.enter(choice)
+    good, broken = _entered(held, _Choice(1.0), _Choice(1.0))
+    broken.error = lambda: RuntimeError("injected")
     good.benchmark(torch.ones(2), out=torch.ones(2))
     with pytest.raises(RuntimeError, match="injected"):
         broken.benchmark(torch.ones(2), out=torch.ones(2))
-    graph.reset.assert_not_called()
+    assert reset == []
     assert ({*held.graphs}, good.bmreq.unloaded, broken.bmreq.unloaded) == ({good}, 0, 1)
 
 

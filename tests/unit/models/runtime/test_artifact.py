@@ -192,6 +192,7 @@ def test_a_manifest_that_is_none_is_refused(folder: Path, content: str) -> None:
         (lambda m: m["forests"].pop("distance"), "not understood"),
         (lambda m: m["forests"]["distance"].update(trees=0), "0 trees of depth"),
         (lambda m: m["forests"]["distance"].update(trees=9), "bytes that they should"),
+        (lambda m: m["forests"]["distance"].update(trees=2**40), "1099511627776 trees of depth"),
         (lambda m: m["forests"]["distance"].update(depth=12.0), "no integers"),
         (lambda m: m["forests"]["distance"].update(base=1e300), "add up to 1e+300"),
         (lambda m: m["forests"]["distance"].update(more=1), "not understood"),

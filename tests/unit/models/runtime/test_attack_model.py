@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures import change_manifest
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -197,18 +196,3 @@ def test_forged_models_are_refused_or_answer(
     assert answered[False] <= 3
     assert 10 < answered[True] < COUNT / 2 - 30
     assert ask(tmp_path / "whole") == "answered"
-
-
-def test_a_huge_number_of_trees_is_refused(
-    ask: Callable[[Path], str], small_model_folder: Path, tmp_path: Path
-) -> None:
-    """What crashed XGBoost's C library, said in the manifest."""
-    folder = tmp_path / "model"
-    for name, changed in (
-        ("distance", {"trees": 2**40}),
-        ("distance", {"depth": -1}),
-        ("sustained-level", {"depth": 60}),
-    ):
-        shutil.copytree(small_model_folder, folder, dirs_exist_ok=True)
-        change_manifest(folder, lambda m, n=name, c=changed: m["forests"][n].update(c))
-        assert ask(folder).startswith(f"refused model {folder} is refused: its contents are not")

@@ -1,6 +1,6 @@
 """How much is lost on grouped products of layers that the model of grouped rows has not seen?
 
-``python benchmarks/kernels/grouped_regret.py --jobs 2``. On the shipped measurements of groups, and
+``python benchmarks/learner/grouped_regret.py --jobs 2``. On the shipped measurements of groups, and
 the dense ones of an H100, a ranker is fitted to all (n, k) but those of a fifth, which it is asked
 about, whatever their groups. Beside it stands the shipped model of dense products, which ranks
 groups as a batch. The result also has the time of ``torch._grouped_mm`` over that of the first
@@ -28,7 +28,7 @@ from tilecast.models.runtime.artifact import SHIPPED, load
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
 
-sys.path += [str(Path(__file__).parents[1] / name) for name in ("shared", "learner")]
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
 from runner import SHOWN_K, Row, ratios

@@ -1,6 +1,6 @@
 """What does a user wait for? Importing, predicting from a cold start, ranking, training.
 
-``python benchmarks/learner/import_and_rank.py`` on 2 cores that do nothing else. Ranking is of all
+``python benchmarks/hook/import_and_rank.py`` on 2 cores that do nothing else. Ranking is of all
 candidates of a problem, warm, in one thread; training is `tilecast train` on the shipped data, of
 all operands and of those that most problems have.
 """

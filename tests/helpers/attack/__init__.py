@@ -1,1 +1,0 @@
-"""What tests do to models, data sets and stores."""
