@@ -272,7 +272,7 @@ def _measure(
         if stage.learns:
             with closing(MeasurementStore(options.store)) as store:
                 table = label_table(exported(store))
-            with show_steps("learn", 1, SECONDS_TO_FIT * len(table)):
+            with show_steps("learn what to measure", 1, SECONDS_TO_FIT * len(table)):
                 choose = Guided(fit_ranker(table, hardware=gpu), gpu)
         stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=choose)
         measure(stage_options, f"{stage.name} ({place} of {len(plan)})")
