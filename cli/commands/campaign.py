@@ -18,6 +18,7 @@ from tilecast.cli.commands.collect import (
     check_measured,
     collect_options,
     expected_seconds,
+    exported,
     guided_by_shipped,
     measure,
     measured_so_far,
@@ -121,7 +122,7 @@ def run(options: argparse.Namespace) -> Output:
         return _dry_run(_wanted(options, problems, runs), known)
     _measure(options, problems, runs, start)
     with closing(MeasurementStore(options.store)) as store:
-        dataset, counts = store.export(), problem_counts(store, problems)
+        dataset, counts = exported(store), problem_counts(store, problems)
     check_measured(counts)
     gpu = dataset_hardware(dataset)
     measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
@@ -270,8 +271,8 @@ def _measure(
             return
         if stage.learns:
             with closing(MeasurementStore(options.store)) as store:
-                table = label_table(store.export())
-            with show_steps("learn", 1, SECONDS_TO_FIT * len(table)):
+                table = label_table(exported(store))
+            with show_steps("learn what to measure", 1, SECONDS_TO_FIT * len(table)):
                 choose = Guided(fit_ranker(table, hardware=gpu), gpu)
         stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=choose)
         measure(stage_options, f"{stage.name} ({place} of {len(plan)})")

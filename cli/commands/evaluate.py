@@ -86,7 +86,13 @@ def run(options: argparse.Namespace) -> Output:
     )
     if options.folds:
         first = folds(measured.table)[: options.folds]
-        among &= {measured.table[i].problem for _, held_out in first for i in held_out}
+        held_out = {measured.table[i].problem for _, fold in first for i in fold}
+        if among.isdisjoint(held_out):
+            raise TilecastError(
+                f"none of the {len(among)} problems is in the first {options.folds} of {FOLDS} "
+                "folds; allowed: more of them, or all, without --folds"
+            )
+        among &= held_out
     notes: dict[str, str] = {}
     if trained:
         _check_unseen(trained, measured)
@@ -124,10 +130,12 @@ def _shown(
     among: Collection[GemmProblem],
 ) -> dict[str, Any]:
     """Evaluate and show how far it is."""
-    steps = len(fits) * len(powers) * FOLDS
-    expected = _SECONDS * len(measured.table) * FOLDS / min(jobs, FOLDS)
+    table = measured.table
+    asked = sum(any(table[i].problem in among for i in fold) for _, fold in folds(table))
+    steps = len(fits) * len(powers) * asked
+    expected = _SECONDS * len(table) * asked / min(jobs, asked)
     with show_steps("evaluate", steps, expected) as step:
-        return evaluate(fits, measured.table, powers, jobs, among=among, done=step)
+        return evaluate(fits, table, powers, jobs, among=among, done=step)
 
 
 def _measured_ones(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:

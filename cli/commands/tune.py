@@ -12,6 +12,7 @@ from typing import Any
 from tilecast.cli.commands.collect import (
     check_measured,
     collect_options,
+    exported,
     measure,
     measured_so_far,
     problem_counts,
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> Output:
         raise TilecastError(why)
     measure(replace(wanted, problems=own, choose=Guided(heuristic, gpu)))
     with closing(MeasurementStore(options.store)) as store:
-        measured, counts = store.export(), problem_counts(store, own)
+        measured, counts = exported(store), problem_counts(store, own)
         raced = store.measured("race") & set(own)
     check_measured(counts)
     table = [labels for labels in label_table(measured) if labels.problem in raced]

@@ -48,7 +48,7 @@ def read_measurements(
 def labelled(measured: Measurements) -> list[ProblemLabels]:
     """The labels of all that was measured, which are remembered."""
     rows = sum(len(one.rows) for one in (*measured.parts, *measured.others))
-    with show_steps("label", 1, _SECONDS * rows):
+    with show_steps("prepare the measurements", 1, _SECONDS * rows):
         return measured.table
 
 

@@ -19,6 +19,7 @@ from tilecast.kernels.candidates import candidates
 from tilecast.kernels.families import parse_config
 from tilecast.models.evaluation.evaluation import held_out, unfitted
 from tilecast.models.evaluation.regret import regrets
+from tilecast.models.learning.folds import folds
 from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import SHIPPED, load, save
 from tilecast.models.runtime.learned import LearnedHeuristic
@@ -123,6 +124,19 @@ def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:
     two = answer("evaluate", "--data", data, "--power", "burst", "--folds", "2", *only[:2])
     assert 2 <= two["families"] < 6
     assert two["problems"] == 4 * two["families"]
+
+
+def test_evaluate_refuses_problems_that_are_in_none_of_the_folds(
+    refused: Refused, few_dataset: Dataset, data: str, tmp_path: Path
+) -> None:
+    table = label_table(few_dataset)
+    later = table[folds(table)[1][1][0]].problem
+    problems = tmp_path / "problems.csv"
+    problems.write_text(f"m,n,k\n{later.m},{later.n},{later.k}\n")
+    arguments = ("evaluate", "--data", data, "--only", "random", "--problems", str(problems))
+    told = refused(*arguments, "--folds", "1")
+    assert told.startswith("none of the 1 problems is in the first 1 of 5 folds; allowed: more")
+    assert main([*arguments, "--folds", "2"]) == 0
 
 
 def test_evaluate_scores_a_power_once_that_is_named_twice(answer: Answer, data: str) -> None:
