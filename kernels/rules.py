@@ -24,7 +24,6 @@ L2_SLACK = 3.5
 config within 5% of the best took more than 3.21 times."""
 FLOOR_SECONDS = 3e-6
 """Added to the roofline: launch and first load, which no small problem escapes."""
-TILE_K_BYTES = (128, 256)
 TMA_ROWS = 8
 """Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
 
@@ -62,11 +61,6 @@ def rule(kind: str, reason: str) -> Callable[[Callable[..., Broken]], Rule[Any]]
         return Rule(name, kind, reason, breaks)
 
     return make
-
-
-def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
-    """Depths of a stage in elements of A: once or twice the 128 bytes of TMA's swizzle."""
-    return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
 
 
 def off_axes(

@@ -25,7 +25,7 @@ from tilecast.inductor_hook.stock_kernels.stock_order import (
     ranked_or_stock,
 )
 from tilecast.kernels.candidates import space
-from tilecast.kernels.rules import tile_ks
+from tilecast.kernels.stages import tile_ks
 
 Legal = Sequence[tuple[tuple[str, Any], ...]]
 """Configs as FlexGEMM has them: the fields of QuACK's ``GemmConfig`` and their values."""

@@ -13,6 +13,7 @@ from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, configs_of, launch_with
 from tilecast.kernels.quack_sm100 import resources, space
 from tilecast.kernels.quack_sm100.config import Sm100Config
+from tilecast.kernels.quack_sm100.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -47,7 +48,7 @@ QUACK_SM100 = KernelFamily(
     configs=partial(configs_of, Sm100Config),
     geometry=space.geometry,
     resources=_resources,
-    mma_efficiency=resources.mma_efficiency,
+    mma_efficiency=mma_efficiency,
     stock=space.stock_configs,
     launcher=_launcher,
 )

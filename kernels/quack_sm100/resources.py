@@ -1,4 +1,4 @@
-"""What a config takes from an SM, and how near it comes to the tensor cores' rate.
+"""What a config takes from an SM.
 
 How the result is stored is QuACK's choice, repeated here and held to it by
 tests/slow/kernels/test_sm100.py.
@@ -68,17 +68,3 @@ def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
 
 def _aligned(size: np.ndarray) -> np.ndarray:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def mma_efficiency(c: ConfigColumns, operands: GemmOperands) -> np.ndarray:
-    """See `tilecast.kernels.family.KernelFamily`.
-
-    An SM multiplies 128 rows x 2 columns x 32 bytes in a cycle (B200 data sheet: 2.25e15 FLOP/s of
-    148 SMs at 1.85 GHz). 64 rows that are no half of a pair take as long. Shared memory feeds 128
-    bytes a cycle: the CTA's rows, and its columns, of which one of a pair holds half.
-    """
-    paired = pairs(c)
-    ideal = c.tile_n * c.tile_m / 256
-    issued = c.tile_n * np.where(paired, c.tile_m, 128) / 256
-    fed = (c.tile_m + c.tile_n / (1 + paired)) / 4
-    return ideal / np.maximum(issued, fed)

@@ -26,7 +26,6 @@ from tilecast.kernels.quack_sm100.resources import (
 from tilecast.kernels.rules import (
     HARDWARE,
     INVARIANT,
-    TILE_K_BYTES,
     Broken,
     Rule,
     idle_rules,
@@ -34,8 +33,8 @@ from tilecast.kernels.rules import (
     multicast_slice,
     off_axes,
     rule,
-    tile_ks,
 )
+from tilecast.kernels.stages import TILE_K_BYTES, tile_ks
 
 TILE_M = (64, 128)
 TILE_N = (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)

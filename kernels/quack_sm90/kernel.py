@@ -37,7 +37,7 @@ from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.conversion import ConvertedA
 from tilecast.kernels.quack_sm90.grouped import GroupScheduler, GroupStarts
 from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
-from tilecast.kernels.rules import TILE_K_BYTES
+from tilecast.kernels.stages import TILE_K_BYTES
 # isort: on
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}

@@ -30,7 +30,6 @@ from tilecast.kernels.rules import (
     INVARIANT,
     MEASURED,
     PROBLEM,
-    TILE_K_BYTES,
     Broken,
     Rule,
     idle_rules,
@@ -38,9 +37,9 @@ from tilecast.kernels.rules import (
     multicast_slice,
     off_axes,
     rule,
-    tile_ks,
     tiles,
 )
+from tilecast.kernels.stages import TILE_K_BYTES, tile_ks
 
 TILE_M = (64, 128, 192, 256, 320)
 TILE_N = tuple(range(16, 257, 16))
