@@ -29,7 +29,7 @@ def test_from_nothing_to_a_model_and_nothing_is_done_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Learning from the shipped data too is tested without a GPU, and would take minutes of it here.
-    monkeypatch.setattr(load_measurements, "shipped_data", lambda gpu: None)
+    monkeypatch.setattr(load_measurements, "shipped_data", lambda gpu, groups=False: None)
     own, out = tmp_path / "own.csv", tmp_path / "model"
     own.write_text("\n".join(["m,n,k", *(f"{p.m},{p.n},{p.k}" for p in PROBLEMS)]))
     command = ["campaign", "--problems", str(own), "--store", str(tmp_path / "run.db")]

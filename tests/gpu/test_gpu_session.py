@@ -126,6 +126,7 @@ def test_careful_times_are_the_same_and_every_replay_is_announced(
     assert announced.count(specs[0]) == 6
 
 
+@pytest.mark.alone
 def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None:
     # The smallest tile multiplies mostly what others have loaded already: far from the best here.
     g = kernels.geometry()

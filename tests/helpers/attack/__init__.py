@@ -1,0 +1,1 @@
+"""What tests do to models, data sets and stores."""
