@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeVar, cast
 
-from tilecast.data_collection.run.scheduler import Progress
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+
+    from tilecast.data_collection.run.scheduler import Progress
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 15.0

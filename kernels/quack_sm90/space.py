@@ -160,8 +160,7 @@ def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) ->
     "group that converts a row multiplies it",
 )
 def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    shared = warp_groups(c)[1] == 2
-    return bool(operands.converted) & (~c.swap_ab | shared)
+    return operands.converted and ~c.swap_ab | (warp_groups(c)[1] == 2)
 
 
 @rule(
@@ -171,9 +170,11 @@ def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Brok
     "warp group; B is read along k, and sums of a split of k are not exchanged",
 )
 def _gate(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    if not operands.gate:
+        return False
     apart = c.swap_ab | (warp_groups(c)[1] == 2) | (c.split_k > 1)
     cut = (c.tile_n % 32 != 0) | (c.tile_n % (GATED_COLUMNS * c.cluster_m) != 0)
-    return bool(operands.gate) & (apart | cut | (operands.b.major != "col"))
+    return apart | cut | (operands.b.major != "col")
 
 
 @rule(
