@@ -17,7 +17,7 @@ from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import SECONDS_TO_RANK, show_each
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
-from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
+from tilecast.data_collection.dataset.dataset import may_hold, read_dataset, shipped_data
 from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -103,7 +103,8 @@ def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu, groups=bool(problem.operands.groups))
     # To read a data set takes longer than all the rest.
-    seen = options.data or problem.family in learned_families(heuristic.artifact.facts)
+    learned = problem.family in learned_families(heuristic.artifact.facts)
+    seen = options.data or (data and learned and may_hold(data, problem))
     truths = _truths(data, problem, gpu) if data and seen else {}
     among = candidates(problem, gpu, invariant=options.invariant)
     ranking = heuristic.predict(problem, among)

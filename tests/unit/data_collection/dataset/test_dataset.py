@@ -15,12 +15,14 @@ from tilecast.data_collection.dataset.dataset import (
     COLUMNS,
     Dataset,
     joined,
+    may_hold,
     read_dataset,
     shipped_data,
     write_dataset,
 )
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.training_sets import dataset_hardware
 
 SHIPPED = "d9cde97e46dc99bb43b903949a64556fd9d76fd84ff0757b5f8f12d51135264f"
@@ -242,3 +244,15 @@ def test_a_row_is_of_the_protocol_of_its_card() -> None:
         assert set(zip(found.rows["m"], found.rows["device"], strict=True)) == wanted
         assert len(found.rows) == len(wanted)
         assert found.provenance["protocol_version"] == 3
+
+
+def test_it_is_known_without_reading_all_which_problems_a_data_set_may_hold(
+    few_dataset: Dataset, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "few.parquet", tmp_path / "other.parquet"
+    write_dataset(few_dataset, path)
+    (m, n, k), *_ = few_dataset.rows[["m", "n", "k"]].to_numpy().tolist()
+    assert may_hold(path, GemmProblem(m, n, k))
+    assert not may_hold(path, GemmProblem(m + 1, n, k))
+    other.write_text("no Parquet")
+    assert may_hold(other, GemmProblem(m + 1, n, k))  # so that it is read, and the reader tells
