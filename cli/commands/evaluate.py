@@ -35,7 +35,7 @@ from tilecast.reporting.table import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_CO
 
 SHOWN_K = (1, 3, 5)
 """Numbers of kernels whose regret tables show."""
-_SECONDS = 0.02
+_SECONDS = 0.06
 """Of a core for one problem, to fit all heuristics on four folds for all powers, on average."""
 
 
