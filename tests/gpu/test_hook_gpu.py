@@ -31,11 +31,12 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, mm, telemetry
 from tilecast.inductor_hook.run import static
 from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised
-from tilecast.inductor_hook.select.selection import shortlist
+from tilecast.inductor_hook.select.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing import cuda_graph, decide, power_limit
 from tilecast.kernels import occupancy
 from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.learned import load_heuristic
 
@@ -1019,6 +1020,44 @@ def test_one_graph_for_every_extent(model_of: Callable[..., Path], kind: str) ->
     assert _failures() == []
 
 
+def test_k_1_benchmarks_nothing(compiled: Callable) -> None:
+    for function, operands in (
+        (_linear, (_bf16(M, K), _bf16(N, K))),
+        (FUSED["of nn.Linear"][0], (_bf16(N), _bf16(M, K), _bf16(N, K))),
+    ):
+        result, code = compiled(function, *operands, k=1, backends="ATEN,TRITON,TILECAST")
+        assert _error(result, _exact(function, *operands)) < TOLERANCE
+        assert counters["inductor"]["select_algorithm_autotune"] == 0
+        assert code.count("StaticMatmul.named") == 1
+        assert _failures() == []
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_k_1_times_aten_where_it_may_win(compiled: Callable, deterministic: bool) -> None:
+    gpu = hardware(torch.cuda.get_device_name())
+    extents = ((m, 4096, k) for m in (4096, 1024, 256) for k in (4096, 1024, 8192))
+    m, n, k = next(it for it in extents if first(Settings(k=1), GemmProblem(*it), gpu).deferred)
+    operands = _bf16(m, k), _bf16(n, k)
+    for backends, aten in (("ATEN,TRITON,TILECAST", True), ("TILECAST", False)):
+        torch._dynamo.reset()
+        with config.patch(deterministic=deterministic):
+            result, code = compiled(_linear, *operands, k=1, backends=backends)
+        assert _error(result, _exact(_linear, *operands)) < TOLERANCE
+        timed = aten and not deterministic
+        assert counters["inductor"]["select_algorithm_autotune"] == timed
+        won = not aten or (timed and counters["tilecast"]["won"])
+        assert code.count("StaticMatmul.named") == won
+        assert _failures() == []
+
+
+def test_stock_choices_compete(compiled: Callable) -> None:
+    operands = _bf16(M, K), _bf16(N, K)
+    result, _ = compiled(_linear, *operands, backends="ATEN,TILECAST")
+    assert _error(result, _exact(_linear, *operands)) < TOLERANCE
+    assert counters["inductor"]["select_algorithm_autotune"] == 1
+    assert counters["tilecast"]["won"] + counters["tilecast"]["lost"] == 1
+
+
 @pytest.mark.parametrize("part", ["load", "launch"])
 def test_choices_that_fail_lose(
     compiled: Callable,
@@ -1048,6 +1087,30 @@ def test_choices_that_fail_lose(
     result, code = compiled(_linear, *operands)
     assert _error(result, _exact(_linear, *operands)) < TOLERANCE
     assert "StaticMatmul" in code
+
+
+def test_a_kernel_that_failed_once_is_benchmarked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same cache of timings: what failed may have been out of memory."""
+
+    def fails(*arguments: Any) -> Any:
+        raise RuntimeError("injected")
+
+    operands = _bf16(M, K), _bf16(N, K)
+    # A graph that is kept would spare the benchmark, too.
+    options = _settings("ATEN,TILECAST") | {"fx_graph_cache": False}
+    with installed(k=3), fresh_cache(), config.patch(options):
+        for round_, failing in enumerate((True, False, False)):
+            torch._dynamo.reset()
+            counters.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(static, "_loaded", {})
+                if failing:
+                    patch.setattr(static, "load_kernel", fails)
+                result = torch.compile(_linear, fullgraph=True)(*operands)
+            assert _error(result, _exact(_linear, *operands)) < TOLERANCE
+            # The third finds every timing of the second.
+            assert counters["inductor"]["select_algorithm_autotune"] == (round_ < 2)
+            assert bool(_failures()) == failing
 
 
 def test_mode_max_autotune_with_cuda_graphs() -> None:
@@ -1284,6 +1347,13 @@ def test_eager_addmm_fuses(kind: str) -> None:
     texts = {spec.operands.text for spec, _ in static._loaded}
     assert texts == ({operands} if operands else set())
     assert _failures() == []
+
+
+def test_eager_addmm_into_its_own_bias() -> None:
+    bias, a, b = _bf16(M, N), _bf16(M, K), _bf16(N, K).T
+    expected = bias.float() + a.float() @ b.float()
+    addmm(bias, a, b, out=bias)
+    assert _error(bias, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -1529,6 +1599,37 @@ def test_the_switch_routes_a_matrix_where_the_model_knows_such(
     _settled(lambda: function(*operands))
     assert _texts() == set()
     assert _failures() == []
+
+
+def test_the_switch_leaves_to_torch_what_it_wins(switched_on: Callable[..., None]) -> None:
+    a, b, c = _bf16(M, K), _bf16(N, K).T, _bf16(M, N)
+    calls = (
+        lambda: torch.mm(a, b),
+        lambda: torch.addmm(c, a, b, alpha=0.5),
+        lambda: torch.mm(a.float(), b.float()),
+        lambda: torch.mm(a[:, 1:], b[1:]),
+    )
+    expected = [call() for call in calls]
+    switched_on(leaves=True)
+    for call, before in zip(calls, expected, strict=True):
+        assert torch.equal(_settled(call), before)
+    assert _texts() == set()
+
+
+def test_the_switch_waits_for_no_compiler(
+    switched_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
+    monkeypatch.setattr(object_cache, "shipped", lambda key: None)  # as from a checkout
+    a, b = _bf16(M, K), _bf16(N, K).T
+    before = torch.mm(a, b)
+    switched_on()
+    assert torch.equal(torch.mm(a, b), before)
+    object_builder().settle()
+    assert torch.equal(torch.mm(a, b), before), "it changes its kernel without being told"
+    assert _texts() == set()
+    _settled(lambda: torch.mm(a, b))
+    assert _texts() == {"bf16:rcr"}
 
 
 def test_what_the_switch_routes_is_captured(switched_on: Callable[..., None]) -> None:

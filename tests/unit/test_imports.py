@@ -233,6 +233,14 @@ def test_imports_that_point_up_are_seen(tmp_path: Path) -> None:
     ]
 
 
+def test_a_crowded_folder_is_seen(tmp_path: Path) -> None:
+    names = ("__init__", *(f"test_{number}" for number in range(MOST_FILES)))
+    tree = _tree(tmp_path, {f"tests/unit/{name}": "" for name in names})
+    assert crowded(tree, ["tests"]) == []
+    _tree(tmp_path, {"tests/unit/test_more": ""})
+    assert crowded(tree, ["tests"]) == [f"{tree / 'tests' / 'unit'}: {MOST_FILES + 1} files"]
+
+
 def _loaded_by(names: Iterable[str]) -> set[str]:
     """Every module in ``sys.modules`` after some are imported."""
     code = f"import sys, {', '.join(names)}; print(*sys.modules)"

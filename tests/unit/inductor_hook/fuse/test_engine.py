@@ -445,6 +445,34 @@ def test_what_a_gate_is_timed_beside_computes_the_same(trial: list[Tensor]) -> N
         torch.testing.assert_close(result.float(), expected, rtol=0.02, atol=0.1)
 
 
+def test_another_gate_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `test_another_activation_is_one_row_of_the_table`."""
+    row = Fusion(
+        "mish of the second half, times the first",
+        torch="torch.nn.functional.mish",
+        device="quack.activation.mish",
+        half=1,
+    )
+    monkeypatch.setitem(EPILOGUES, "mul-mish", row)
+    activation._expected_of_gates.cache_clear()
+    try:
+        (found,) = activation.activations(
+            traced(lambda x, w, b: torch.mul(*_one_by_mish(F.linear(x, w, b))), SPECS)
+        )
+    finally:
+        activation._expected_of_gates.cache_clear()
+    assert found.fused.epilogue == ("mul-mish",)
+    problem = GemmProblem(M, N, K, operands=GemmOperands.parse("bf16:rcr:bias+mul-mish"))
+    a, b, bias = random_inputs(problem, "cpu")
+    expected = torch.mul(*_one_by_mish(a.float() @ b.float() + bias.float()))
+    torch.testing.assert_close(reference(problem, (a, b, bias)), expected)
+
+
+def _one_by_mish(result: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = result.chunk(2, -1)
+    return first, F.mish(second)
+
+
 def gated(result: Tensor, up: Tensor) -> Tensor:
     """What PyTorch does for the toy: silu of a product times another one."""
     return F.silu(result) * up
