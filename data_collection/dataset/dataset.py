@@ -213,7 +213,8 @@ def may_hold(path: Path, problem: GemmProblem) -> bool:
 
     extents = problem.m, problem.n, problem.k
     try:
-        table = pq.ParquetFile(path).read(columns=["m", "n", "k"])
+        with pq.ParquetFile(path) as file:
+            table = file.read(columns=["m", "n", "k"])
     except (pa.ArrowException, OSError):
         return True
     alike = [column.to_numpy() == at for column, at in zip(table.columns, extents, strict=True)]
