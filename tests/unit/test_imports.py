@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -239,6 +241,15 @@ def test_a_crowded_folder_is_seen(tmp_path: Path) -> None:
     assert crowded(tree, ["tests"]) == []
     _tree(tmp_path, {"tests/unit/test_more": ""})
     assert crowded(tree, ["tests"]) == [f"{tree / 'tests' / 'unit'}: {MOST_FILES + 1} files"]
+
+
+def test_scripts_and_helpers_that_import_each_other_have_names_of_their_own() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    folders = settings["ini_options"]["pythonpath"]
+    names = Counter(path.stem for folder in folders for path in (ROOT / folder).iterdir())
+    names -= Counter({"__init__": names["__init__"], "__pycache__": names["__pycache__"]})
+    assert len(names) > 40
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def _loaded_by(names: Iterable[str]) -> set[str]:
