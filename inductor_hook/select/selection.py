@@ -109,7 +109,8 @@ def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Pre
     """What the user's file of choices names for a problem, in its order; mostly nothing."""
     if not settings.choices:
         return ()
-    wanted = _choices(settings.choices, settings.named).get(problem, ())
+    named = _choices(settings.choices, settings.named).items()
+    wanted = next((configs for one, configs in named if settings.posed(one) == problem), ())
     if not wanted:
         return ()
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
