@@ -113,8 +113,11 @@ def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Pre
     wanted = next((configs for one, configs in named if settings.posed(one) == problem), ())
     if not wanted:
         return ()
-    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
-    every = heuristic.predict(problem, candidates(problem, gpu, invariant=settings.invariant))
+    if untried(settings, gpu):
+        ranks = unmeasured.AnalyticOrder(gpu)
+    else:
+        ranks = _ranking(settings, problem.operands, gpu, benchmarked=True)
+    every = ranks.predict(problem, candidates(problem, gpu, invariant=settings.invariant))
     expected = {one.config: one for one in every}
     for config in wanted:
         if config not in expected:
