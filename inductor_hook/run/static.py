@@ -1,6 +1,7 @@
 """One kernel by name, loaded on first use and launched per call, as generated code calls it.
 
-Generated code imports files of this folder alone, which load neither the DSL nor Inductor.
+Generated code imports this folder and describe/arguments.py, which load neither the DSL nor
+Inductor.
 """
 
 from __future__ import annotations
@@ -17,23 +18,12 @@ from tilecast.data_collection.timing.correctness import wrong_row
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.describe.arguments import row
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run.in_torch import instead
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.spec import KernelSpec
-
-__all__ = [
-    "StaticMatmul",
-    "begin",
-    "errors_raised",
-    "kernel_now",
-    "loaded_kernel",
-    "named_specs",
-    "row",
-]
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}
