@@ -42,7 +42,7 @@ _SOURCE = """
 import torch
 from tilecast.inductor_hook.run.{{module}} import {{constructor}}
 {%- if "row(" in extras %}
-from tilecast.inductor_hook.describe.arguments import row
+from tilecast.inductor_hook.run.static import row
 {%- endif %}
 
 
