@@ -89,23 +89,13 @@ def _values(family: KernelFamily, geometry: Geometry, operands: GemmOperands) ->
     return np.array(columns, np.float64)
 
 
-_BLOCK = 2**15
-"""Points of the axes that are looked at together."""
-
-
 @lru_cache(maxsize=KINDS_REMEMBERED)
 def family_space(family: KernelFamily, operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """What a family's rules leave of the points of its axes; nothing where it is for other GPUs."""
-    points = family.points(operands)
-    blocks = []
-    # Not all at once: what the rules compute of a block stays in the caches of a core.
-    for start in range(0, len(points), _BLOCK):
-        block = Geometry(*(c[start : start + _BLOCK] for c in vars(points).values()))
-        for rule in family.config_rules:
-            broken = rule.broken(block, operands, hardware)
-            block = block.at(~broken) if broken.any() else block
-        blocks.append(vars(block).values())
-    geometry = Geometry(*map(np.concatenate, zip(*blocks, strict=True)))
+    geometry = family.points(operands, hardware)
+    for rule in family.config_rules:
+        broken = rule.broken(geometry, operands, hardware)
+        geometry = geometry.at(~broken) if broken.any() else geometry
     configs = tuple(family.configs(geometry))
     return ConfigTable(configs, _values(family, geometry, operands))
 
@@ -121,7 +111,7 @@ def rules_applied(
     subject: Any = operands if problem is None else problem
     rules: Sequence[Rule[Any]] = family.config_rules if problem is None else family.problem_rules
     configs = (
-        family.points(operands)
+        family.points(operands, hardware)
         if problem is None
         else family_space(family, operands, hardware).columns
     )

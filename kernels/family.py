@@ -52,8 +52,9 @@ class KernelFamily:
     their tile, and wherever the row is in it."""
     parse: Callable[[str], KernelConfig | None]
     """The config of a name; None where the name is not one of this family's."""
-    points: Callable[[GemmOperands], Geometry]
-    """Every point that the axes span for operands, valid or not, in the order of the space."""
+    points: Callable[[GemmOperands, Hardware], Geometry]
+    """Every point of the axes for operands on a GPU, with as many stages as are tried, valid or
+    not, in the order of the space."""
     configs: Callable[[Geometry], Sequence[KernelConfig]]
     """The config of each row."""
     geometry: Callable[[Sequence[Any]], Geometry]

@@ -17,8 +17,8 @@ from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import SECONDS_TO_RANK, show_each
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
-from tilecast.data_collection.dataset.dataset import may_hold, read_dataset, shipped_data
-from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
+from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data, shipped_rows
+from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times, rows_of
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -101,11 +101,7 @@ def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     """Rank, explain the first, and look the problem up in the data set."""
     gpu, top, problem = resolve.gpu(options), options.top or SHOWN, typed.problem
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
-    data = options.data or shipped_data(gpu, groups=bool(problem.operands.groups))
-    # To read a data set takes longer than all the rest.
-    learned = problem.family in learned_families(heuristic.artifact.facts)
-    seen = options.data or (data and learned and may_hold(data, problem))
-    truths = _truths(data, problem, gpu) if data and seen else {}
+    truths = _truths(problem, gpu, heuristic, options.data)
     among = candidates(problem, gpu, invariant=options.invariant)
     ranking = heuristic.predict(problem, among)
     (found,) = choices(heuristic, [problem], gpu, top, invariant=options.invariant)
@@ -122,11 +118,18 @@ def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     return Output(document, ranking_tables(typed, document))
 
 
-def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
-    """What a data set of the GPU has of the problem, by regime."""
-    dataset = read_dataset(data)
-    check_measured_on(data, dataset_hardware(dataset), gpu)
-    return measured_times(dataset.rows, problem)
+def _truths(
+    problem: GemmProblem, gpu: Hardware, heuristic: LearnedHeuristic, data: Path | None
+) -> dict[str, MeasuredTimes]:
+    """What was measured of the problem, by regime: in a data set, or in that of the package."""
+    if data:
+        dataset = read_dataset(data)
+        check_measured_on(data, dataset_hardware(dataset), gpu)
+        return measured_times(rows_of(dataset.rows, problem), problem)
+    shipped = shipped_data(gpu, groups=bool(problem.operands.groups))
+    if shipped is None or problem.family not in learned_families(heuristic.artifact.facts):
+        return {}
+    return measured_times(shipped_rows(shipped, problem), problem)
 
 
 def _model(heuristic: LearnedHeuristic, gpu: Hardware) -> dict[str, str]:

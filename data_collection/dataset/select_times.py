@@ -7,7 +7,7 @@ pass, is left out of that problem. Repeated measurements of one pass count by th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import compress
@@ -73,21 +73,34 @@ class MeasuredTimes:
         return None if time is None else time / self.times[self.best] - 1
 
 
-def measured_times(rows: pd.DataFrame, problem: GemmProblem) -> dict[str, MeasuredTimes]:
-    """Regime to what was measured in it; empty when the data set does not have the problem."""
+def rows_of(rows: pd.DataFrame, problem: GemmProblem) -> pd.DataFrame:
+    """The rows of one problem among those of a data set."""
     for name, value in zip(PROBLEM_FIELDS, problem.row(), strict=True):
         rows = cast("pd.DataFrame", rows[rows[name] == value])
-    by_regime = {}
-    for found in measured_problems(rows):
-        names = [config.name for config in found.configs]
-        for regime, times in found.truth.items():
-            reference = found.reference[regime]
-            by_regime[regime] = MeasuredTimes(
-                dict(zip(names, times.tolist(), strict=True)),
-                names[int(times.argmin())],
-                None if math.isnan(reference) else reference,
-            )
-    return by_regime
+    return rows
+
+
+def measured_times(
+    rows: Mapping[str, Sequence[Any]] | pd.DataFrame, problem: GemmProblem
+) -> dict[str, MeasuredTimes]:
+    """Regime to what was measured in it, by the rows of one problem; empty where there are none."""
+    configs = _ordered(set(rows["config"]))
+    places = _places(configs)
+    config = np.array([places[name] for name in rows["config"]], np.int64)
+    regime = np.array([*map(REGIMES.index, rows["regime"])], np.int64)
+    stage = np.array([*map(PASSES.index, rows["stage"])], np.int64)
+    microseconds = np.array(rows["microseconds"], np.float64)
+    found = _measured(problem, configs, (regime, stage, config), microseconds)
+    names = [config.name for config in found.configs]
+    return {
+        regime: MeasuredTimes(
+            dict(zip(names, times.tolist(), strict=True)),
+            names[int(times.argmin())],
+            None if math.isnan(found.reference[regime]) else found.reference[regime],
+        )
+        for regime, times in found.truth.items()
+        if names
+    }
 
 
 def measured_problems(rows: pd.DataFrame) -> list[MeasuredProblem]:
@@ -96,23 +109,27 @@ def measured_problems(rows: pd.DataFrame) -> list[MeasuredProblem]:
     A config that only ``verify`` timed is left out, as there is nothing to learn from, and so is a
     problem without configs.
     """
-    names = [name for name in rows["config"].unique() if name != REFERENCE]
-    ranked = sorted(((config := parse_config(name)).family, config, name) for name in names)
-    configs = [config for _, config, _ in ranked]
-    # The reference comes last.
-    places = {name: place for place, (*_, name) in enumerate(ranked)} | {REFERENCE: len(configs)}
-    config = each(rows["config"], places.__getitem__)
+    configs = _ordered(rows["config"].unique())
+    config = each(rows["config"], _places(configs).__getitem__)
     regime = each(rows["regime"], REGIMES.index)
     stage = each(rows["stage"], PASSES.index)
     microseconds = rows["microseconds"].to_numpy(np.float64)
-    found = []
-    for problem, at in _by_problem(rows):
-        at = at[~np.isin(config[at], config[at[np.isnan(microseconds[at])]])]
-        used, column = np.unique(np.append(config[at], len(configs)), return_inverse=True)
-        cells = (regime[at], stage[at], column[:-1])
-        passes = _medians(cells, microseconds[at], (len(REGIMES), len(PASSES), len(used)))
-        found.append(_measured(problem, [configs[i] for i in used[:-1]], passes))
+    found = [
+        _measured(problem, configs, (regime[at], stage[at], config[at]), microseconds[at])
+        for problem, at in _by_problem(rows)
+    ]
     return [problem for problem in found if problem.configs]
+
+
+def _ordered(names: Iterable[str]) -> dict[str, KernelConfig]:
+    """The tilecast kernels among some names of configs, by family and config."""
+    parsed = {name: parse_config(name) for name in names if name != REFERENCE}
+    return dict(sorted(parsed.items(), key=lambda item: (item[1].family, *item[::-1])))
+
+
+def _places(configs: Iterable[str]) -> dict[str, int]:
+    """Where each name stands; the reference comes last."""
+    return {name: place for place, name in enumerate((*configs, REFERENCE))}
 
 
 def _by_problem(rows: pd.DataFrame) -> Iterator[tuple[GemmProblem, np.ndarray]]:
@@ -138,12 +155,29 @@ def _medians(
 
 
 def _measured(
-    problem: GemmProblem, configs: Sequence[KernelConfig], passes: np.ndarray
+    problem: GemmProblem,
+    configs: Mapping[str, KernelConfig],
+    cells: tuple[np.ndarray, np.ndarray, np.ndarray],
+    microseconds: np.ndarray,
 ) -> MeasuredProblem:
-    """Complete the times of one problem, of which ``passes`` has what was timed, NaN for the rest.
+    """What the rows of one problem say: every config that never failed, with a time everywhere.
 
-    ``passes`` is float64 [regime, pass, configs and the reference].
+    Args:
+        problem: what was multiplied.
+        configs: those of the rows, and any others.
+        cells: for each row the index of its regime, of its pass, and of its config as `_places`
+            counts them; int [rows].
+        microseconds: float64 [rows], NaN where it failed.
     """
+    regime, stage, config = cells
+    timed = ~np.isin(config, config[np.isnan(microseconds)])
+    used, column = np.unique(np.append(config[timed], len(configs)), return_inverse=True)
+    listed = [*configs.values()]
+    passes = _medians(
+        (regime[timed], stage[timed], column[:-1]),
+        microseconds[timed],
+        (len(REGIMES), len(PASSES), len(used)),
+    )
 
     def times(chain: Sequence[tuple[int, str]]) -> dict[str, np.ndarray]:
         """Regime to the first time that a table of fallbacks finds, of each."""
@@ -156,7 +190,7 @@ def _measured(
     kept = ~np.isnan(label[REGIMES[0]][:-1])
     return MeasuredProblem(
         problem,
-        tuple(compress(configs, kept)),
+        tuple(compress((listed[place] for place in used[:-1]), kept)),
         {regime: label[regime][:-1][kept] for regime in REGIMES},
         {regime: truth[regime][:-1][kept] for regime in REGIMES},
         {regime: float(truth[regime][-1]) for regime in REGIMES},

@@ -15,9 +15,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.objects.keys import kernel_facts, kernel_key, key_of
 from tilecast.kernels.spec import KernelSpec
@@ -113,6 +110,10 @@ def read_resources(code: bytes) -> KernelResources:
     Raises:
         TilecastError: there is no device code inside, or it is cut short.
     """
+    # Fifty modules that only compiling needs.
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
     start = 0
     try:
         while (start := code.find(_ELF_MAGIC, start + 1)) != -1:

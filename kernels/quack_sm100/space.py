@@ -138,17 +138,22 @@ INVARIANT_RULES: tuple[Rule[GemmOperands], ...] = (_uncompared,)
 """None of them promises a row the same bits in every batch."""
 
 
-def points(operands: GemmOperands) -> Geometry:
-    """Every point that the axes span, valid or not, in the order of `Sm100Config`s."""
-    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), STAGES, (0, 1), (0, 1))
+def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
+    """Every point of the axes with the deepest pipeline that fits, valid or not.
+
+    They stand in the order of `Sm100Config`s.
+    """
+    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), (0, 1), (0, 1))
     grid = np.meshgrid(*(np.array(axis, np.int32) for axis in axes), indexing="ij")
-    tile_m, tile_n, tile_k, cluster, stages, raster, swap = map(np.ravel, grid)
+    tile_m, tile_n, tile_k, cluster, raster, swap = map(np.ravel, grid)
     cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
     one = np.ones_like(tile_m)
-    return Geometry(
-        *(tile_m, tile_n, tile_k, cluster_m, cluster_n, stages, one, one),
+    found = Geometry(
+        *(tile_m, tile_n, tile_k, cluster_m, cluster_n, one * STAGES[0], one, one),
         *(raster == 0, one * SWIZZLE, swap == 1, one, tile_n <= MOST_N),
     )
+    # What does not fit with the fewest stages breaks the rule of shared memory.
+    return replace(found, stages=np.maximum(_most_stages(found, operands, hardware), STAGES[0]))
 
 
 def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[Sm100Config, ...]:

@@ -344,22 +344,29 @@ INVARIANT_RULES: tuple[Rule[GemmOperands], ...] = (_other_stretches, _promotion)
 """What gives a row other bits than the kernels that are left, which agree with each other."""
 
 
-def points(operands: GemmOperands) -> Geometry:
-    """Every point that the axes span, valid or not, in the order of `QuackConfig`s."""
-    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS, STAGES)
+def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
+    """Every point of the axes with the deepest pipeline that fits, valid or not.
+
+    They stand in the order of `QuackConfig`s.
+    """
+    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS)
     grid = np.meshgrid(
         *(np.array(axis, np.int32) for axis in (*axes, (0, 1), CTAS_PER_SM, (0, 1), (0, 1))),
         indexing="ij",
     )
-    tile_m, tile_n, tile_k, cluster, split_k, stages, pong, ctas, raster, swap = map(np.ravel, grid)
+    tile_m, tile_n, tile_k, cluster, split_k, pong, ctas, raster, swap = map(np.ravel, grid)
     cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
     none = np.zeros_like(tile_m)
-    return with_warp_groups(
+    found = with_warp_groups(
         Geometry(
-            *(tile_m, tile_n, tile_k, cluster_m, cluster_n, stages, none, ctas),
+            *(tile_m, tile_n, tile_k, cluster_m, cluster_n, none + STAGES[0], none, ctas),
             *(raster == 0, none + SWIZZLE, swap == 1, split_k, pong == 1),
         )
     )
+    # What does not fit with the fewest stages breaks the rule of shared memory.
+    stages = np.maximum(_most_stages(found, operands, hardware), STAGES[0])
+    outer = np.arange(len(found)) // (len(found) // np.prod([*map(len, axes)]))
+    return replace(found, stages=stages).at(np.lexsort((stages, outer)))
 
 
 def with_warp_groups(c: Geometry) -> Geometry:

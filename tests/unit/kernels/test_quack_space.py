@@ -149,9 +149,9 @@ def test_the_space_is_the_points_that_break_no_rule() -> None:
 
 
 def test_points_are_configs_in_their_order_and_back() -> None:
-    points = FAMILY.points(LINEAR_BF16)
-    assert len(points) == 1_013_760
-    part = points.at(np.arange(0, len(points), 5_003))
+    points = FAMILY.points(LINEAR_BF16, H200)
+    assert len(points) == 92_160
+    part = points.at(np.arange(0, len(points), 503))
     configs = FAMILY.configs(part)
     assert configs == sorted(configs)
     for column, again in zip(

@@ -20,7 +20,7 @@ from tilecast.data_collection.dataset.dataset import (
     read_dataset,
     write_dataset,
 )
-from tilecast.data_collection.dataset.select_times import measured_times
+from tilecast.data_collection.dataset.select_times import measured_times, rows_of
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.labels import label_table
@@ -64,7 +64,7 @@ def _rows(path: Path) -> object:
 
 
 def _truth(path: Path) -> object:
-    return measured_times(read_dataset(path).rows, PROBLEM)
+    return measured_times(rows_of(read_dataset(path).rows, PROBLEM), PROBLEM)
 
 
 def _labels(path: Path) -> object:
@@ -107,8 +107,8 @@ def _outcomes(path: Path, right: dict[str, object]) -> set[str]:
 def test_the_attack_knows_what_is_right(sound: Path, right: dict[str, object]) -> None:
     assert _outcomes(sound, right) == {"right"}
     rows = read_dataset(sound).rows
-    assert len(measured_times(rows, PROBLEM)["burst"].times) == 4
-    assert len(measured_times(rows, OTHER)["burst"].times) == 3
+    assert len(measured_times(rows_of(rows, PROBLEM), PROBLEM)["burst"].times) == 4
+    assert len(measured_times(rows_of(rows, OTHER), OTHER)["burst"].times) == 3
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +15,17 @@ import pytest
 
 from tilecast.data_collection.dataset.dataset import (
     COLUMNS,
+    TIMED,
     Dataset,
     joined,
-    may_hold,
     read_dataset,
     shipped_data,
+    shipped_rows,
     write_dataset,
 )
+from tilecast.data_collection.dataset.select_times import rows_of
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.training_sets import dataset_hardware
 
 SHIPPED = "d9cde97e46dc99bb43b903949a64556fd9d76fd84ff0757b5f8f12d51135264f"
@@ -246,13 +249,30 @@ def test_a_row_is_of_the_protocol_of_its_card() -> None:
         assert found.provenance["protocol_version"] == 3
 
 
-def test_it_is_known_without_reading_all_which_problems_a_data_set_may_hold(
+def test_the_rows_of_one_problem_are_read_without_pandas(
     few_dataset: Dataset, tmp_path: Path
 ) -> None:
-    path, other = tmp_path / "few.parquet", tmp_path / "other.parquet"
+    path = tmp_path / "few.parquet"
     write_dataset(few_dataset, path)
-    (m, n, k), *_ = few_dataset.rows[["m", "n", "k"]].to_numpy().tolist()
-    assert may_hold(path, GemmProblem(m, n, k))
-    assert not may_hold(path, GemmProblem(m + 1, n, k))
-    other.write_text("no Parquet")
-    assert may_hold(other, GemmProblem(m + 1, n, k))  # so that it is read, and the reader tells
+    problem, *_ = few_dataset.problems()
+    wanted = rows_of(few_dataset.rows, problem)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from tilecast.data_collection.dataset.dataset import shipped_rows\n"
+        "from tilecast.heuristics.problem import GemmProblem\n"
+        f"rows = shipped_rows(Path({str(path)!r}), GemmProblem.from_row({problem.row()!r}))\n"
+        "print(len(rows['config']), 'pandas' in sys.modules)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout.split() == [str(len(wanted)), "False"], process.stderr
+    assert len(wanted) > 10
+    found = shipped_rows(path, problem)
+    for name in TIMED:
+        assert [*map(str, found[name])] == [
+            str(None if pd.isna(value) else value) for value in wanted[name].tolist()
+        ]
+    assert not any(shipped_rows(path, replace(problem, m=problem.m + 1)).values())
+    assert not any(shipped_rows(path, replace(problem, batch=problem.batch + 1)).values())
+    path.write_text("no Parquet")
+    with pytest.raises(TilecastError, match=r"cannot be read .*; allowed: a whole Parquet file"):
+        shipped_rows(path, problem)
