@@ -159,7 +159,7 @@ def installed(*args: Any, **kwargs: Any) -> Iterator[None]:
 
 
 def install_from_environment() -> None:
-    """Install as ``TILECAST_K`` and the other variables that docs/inductor.md lists say.
+    """Install as ``TILECAST_K`` and the other variables that docs/variables.md lists say.
 
     Where that fails, a warning says why, and a list that names TILECAST alone becomes ATEN.
     """
@@ -280,7 +280,7 @@ def _rank(name: str, place: Place) -> None:
     ranking = f"tilecast.inductor_hook.stock_kernels.{name}"
     home = sys.modules[place.module]
     if settings and getattr(settings, f"rank_{name}"):
-        choose = partial(partial, _choose, settings)  # takes the device
+        choose = lambda device: partial(_choose, settings, device)  # noqa: E731
         import_module(ranking).rank_with_model(home, choose)
     elif ranking in sys.modules:
         sys.modules[ranking].restore(home)

@@ -185,11 +185,12 @@ def asked() -> Settings | None:
     """
     from torch._inductor import config
 
+    settings = _active  # once, as another thread may uninstall
     tuned = config.max_autotune or config.max_autotune_gemm
-    wanted = _active and (tuned or _active.invariant)
-    if not (_active and wanted and names(config.max_autotune_gemm_backends)):
+    wanted = settings and (tuned or settings.invariant)
+    if not (settings and wanted and names(config.max_autotune_gemm_backends)):
         return None
-    if getattr(config.inductor_choices_class, "settings", None) != _active:
+    if getattr(config.inductor_choices_class, "settings", None) != settings:
         telemetry.say_once(
             "another choices class",
             "inductor_choices_class was set after tilecast was installed, so tilecast offers no "
@@ -204,7 +205,7 @@ def asked() -> Settings | None:
         )
         return None
     benchmarked = tuned and not config.deterministic
-    return _active if benchmarked else replace(_active, k=1)
+    return settings if benchmarked else replace(settings, k=1)
 
 
 def cache_key(settings: Settings | None) -> tuple[Any, ...]:

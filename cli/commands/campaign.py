@@ -200,15 +200,6 @@ def _wanted(
 
 def _dry_run(wanted: CollectOptions, known: set[GemmProblem]) -> Output:
     """What a campaign would take, what is odd about the cards, and a pilot that keeps nothing."""
-    cards, rows = len(wanted.devices), []
-    for stage in stages(wanted.problems, guided=wanted.choose is not None):
-        missing = set(stage.problems) - known
-        known = known | missing
-        guided = stage.learns or wanted.choose is not None
-        seconds = expected_seconds(len(missing), guided)
-        if stage.name == "cards":  # all cards measure these
-            seconds *= cards
-        rows.append((stage.name, len(missing), "some" if guided else "all", seconds / 60))
     troubles = [] if wanted.address else [*shared_by_others(wanted.devices), *odd(wanted.devices)]
     pilot = min(wanted.problems, key=lambda problem: problem.flops)
     start = time.monotonic()
@@ -223,8 +214,17 @@ def _dry_run(wanted: CollectOptions, known: set[GemmProblem]) -> Output:
         )
         measure(trial, "pilot")
         with closing(MeasurementStore(trial.store)) as store:
-            counts = problem_counts(store, trial.problems)
+            counts, cards = problem_counts(store, trial.problems), len(store.runs()[-1]["gpus"])
     check_measured(counts)
+    rows = []
+    for stage in stages(wanted.problems, guided=wanted.choose is not None):
+        missing = set(stage.problems) - known
+        known = known | missing
+        guided = stage.learns or wanted.choose is not None
+        seconds = expected_seconds(len(missing), guided)
+        if stage.name == "cards":  # all cards measure these
+            seconds *= cards
+        rows.append((stage.name, len(missing), "some" if guided else "all", seconds / 60))
     minutes = sum(row[-1] for row in rows)
     document = {
         "gpu": wanted.gpu.facts(),

@@ -108,7 +108,7 @@ def _measurements(options: argparse.Namespace) -> tuple[Dataset, Artifact | None
     try:
         artifact = model_for(dataset_hardware(dataset), options.model)
         kinds = [problem.operands for problem in dataset.problems()]
-        if not any(ranks_for(artifact.operands, kind) for kind in kinds):
+        if kinds and not any(ranks_for(artifact.operands, kind) for kind in kinds):
             check_ranks_for(artifact.operands, kinds[0])
         return dataset, artifact
     except TilecastError:

@@ -81,7 +81,8 @@ def explain(
     yield Finding("problem", f"{typed} {problem.operands}{ranked_as}", True, False)
     operands = problem.operands
     vector = "m = 1" if problem.m == 1 else "n = 1" if typed.columns == 1 else None
-    if vector and not settings.invariant and operands.a.dtype.bits == 16 and not operands.epilogue:
+    bare = operands.a.dtype.bits == 16 and not (operands.epilogue or operands.groups)
+    if vector and bare and not settings.invariant:
         yield Finding(
             "inductor",
             'no GEMM with mode="max-autotune", which makes a multiply and a sum of 16-bit products '

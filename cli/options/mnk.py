@@ -43,6 +43,7 @@ def parse_mnk(text: str, operands: GemmOperands) -> TypedProblem:
     """Read ``MxNxK`` or ``BATCHxMxNxK``; TilecastError where it is neither, or too large."""
     batch, m, columns, k = read_extents(text)
     n = columns
-    if (operands.b.major, operands.out.major) == ("col", "row"):
+    stored_by_threads = operands.a.dtype.bits == 16 and not (operands.groups or operands.gate)
+    if stored_by_threads and (operands.b.major, operands.out.major) == ("col", "row"):
         n = padded(columns, operands.out.dtype.bits // 8)
     return TypedProblem(GemmProblem(m, n, k, batch, operands), columns)

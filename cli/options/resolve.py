@@ -40,8 +40,14 @@ _ROWS = (1, 16, 256, 4096)
 
 
 def gpu(options: argparse.Namespace) -> Hardware:
-    """The named GPU, or that of the named model, or this machine's, or else the default one."""
-    return options.gpu or gpu_of(getattr(options, "model", None))
+    """The named GPU, or that of the named model, or this machine's, or else the default one.
+
+    A model of the named GPU describes it by what was measured, not by a data sheet.
+    """
+    folder = getattr(options, "model", None)
+    if options.gpu and not (folder and model_hardware(folder).same_gpu(options.gpu)):
+        return options.gpu
+    return gpu_of(folder)
 
 
 def gpu_of(folder: Path | None) -> Hardware:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import platform
+import re
 import shlex
 import socket
 import subprocess
@@ -240,9 +241,9 @@ def cublas_here() -> dict[str, list[str]]:
 
 
 def public_command(arguments: Sequence[str]) -> str:
-    """A command as one line for a shell, without folders, which name users.
+    """A command as one line for a shell, without folders, which name users, and hosts.
 
-    A path keeps its last part, or is ``.`` if it is a folder.
+    A path keeps its last part, or is ``.`` if it is a folder; an address is ``HOST:PORT``.
     """
     words = []
     for argument in arguments:
@@ -251,6 +252,8 @@ def public_command(arguments: Sequence[str]) -> str:
         if "/" in value:
             # `Path.is_dir` raises where it may not look.
             value = "." if os.path.isdir(value) else Path(value).name  # noqa: PTH112
+        elif re.fullmatch(".+:[0-9]+", value):
+            value = "HOST:PORT"
         words.append(option + equals + value)
     return shlex.join(words)
 

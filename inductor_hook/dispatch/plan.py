@@ -218,8 +218,8 @@ def _choose(
         and (product.scales or a.dtype == b.dtype)
         and (product.out or a.dtype.itemsize > 1)
     )
-    if not fits:
-        return None  # torch says what is wrong, or resizes out
+    if not fits or 0 in (*a.shape, *b.shape):
+        return None  # torch says what is wrong, or resizes out; or there is nothing to multiply
     *batch, m, _ = a.shape
     n, dtype = b.shape[-1], product.out or a.dtype
     if added:

@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 from torch._inductor import config
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
-from torch._inductor.select_algorithm import ExternKernelChoice
+from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice
 from torch._inductor.virtualized import V
 from torch._logging._internal import getArtifactLogger
 from torch.fx import Node
@@ -94,8 +94,12 @@ def offered(
 def beside(choices: list[Any], kernel_inputs: Any, op: str) -> list[Any]:
     """Inductor's choices for a product for which it asks no handler, and tilecast's behind them."""
     settings = asked()
-    found = (settings and _found(settings, kernel_inputs, op, None)) or []
-    unbenchmarked = settings and (settings.k == 1 or settings.invariant)
+    if not settings:
+        return choices
+    found = _found(settings, kernel_inputs, op, None)
+    if found is None:
+        return [one for one in choices if isinstance(one, ExternKernelCaller)] or choices
+    unbenchmarked = settings.k == 1 or settings.invariant
     # As above, what nobody benchmarks is waited for.
     callers = [one.choice for one in found if one.choice]
     return [*choices, *(one for one in callers if not unbenchmarked or one.await_kernels())]

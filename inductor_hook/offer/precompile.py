@@ -67,7 +67,7 @@ def expected(settings: Settings, request: Request) -> list[Choice]:
         if not steps:
             return []
         product = product._replace(steps=steps)
-    problem = product.problem(Stored.of(a), Stored.of(b))
+    problem = settings.posed(product.problem(Stored.of(a), Stored.of(b)))
     matmul = Matmul(problem, product.rank == 3, any_rows=problem.n != b.shape[-1])
     return chosen(settings, matmul, selection.hardware_of(a.device.index or 0, settings))
 

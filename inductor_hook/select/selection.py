@@ -109,11 +109,15 @@ def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Pre
     """What the user's file of choices names for a problem, in its order; mostly nothing."""
     if not settings.choices:
         return ()
-    wanted = _choices(settings.choices, settings.named).get(problem, ())
+    named = _choices(settings.choices, settings.named).items()
+    wanted = next((configs for one, configs in named if settings.posed(one) == problem), ())
     if not wanted:
         return ()
-    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
-    every = heuristic.predict(problem, candidates(problem, gpu, invariant=settings.invariant))
+    if untried(settings, gpu):
+        ranks = unmeasured.AnalyticOrder(gpu)
+    else:
+        ranks = _ranking(settings, problem.operands, gpu, benchmarked=True)
+    every = ranks.predict(problem, candidates(problem, gpu, invariant=settings.invariant))
     expected = {one.config: one for one in every}
     for config in wanted:
         if config not in expected:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch._inductor import config
-from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice
+from torch._inductor.select_algorithm import ExternKernelCaller
 
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import row
@@ -36,7 +36,10 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
     for choice in choices:
         time_as_it_runs(choice)
     first = next((choice for choice in choices if isinstance(choice, TilecastCaller)), None)
-    if (first or any(map(_is_aten, choices))) and benchmarks_calls_here(choices):
+    # Other operators' choices, such as convolutions', come without a template; so does ATen's for
+    # groups of rows, but what stands beside a tilecast kernel is for a product.
+    atens = [c for c in choices if _is_atens(c) and (first or "ktc" in c.annotations)]
+    if (first or atens) and benchmarks_calls_here(choices):
         # Products that tilecast does not cover, too: timed by their calls, Triton's kernels seem
         # faster than ATen's where they are slower in a graph. Choices that compute different things
         # are not timed at the power limit.
@@ -48,19 +51,17 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
             if choice.layout.device.type == "cuda":
                 contest.enter(choice)
     if first and first.choice.settings.k == 1:
-        return [c for c in choices if c is first or first.choice.unsure and _is_aten(c)]
+        return [c for c in choices if c is first or first.choice.unsure and c in atens]
     if first and first.choice.settings.invariant:
         return [choice for choice in choices if isinstance(choice, TilecastCaller)]
     if names(config.max_autotune_gemm_backends, "ATEN"):
         return choices
     # ATen was asked for the sake of products that no other backend covers.
-    return [choice for choice in choices if not _is_aten(choice)] or choices
+    return [choice for choice in choices if choice not in atens] or choices
 
 
-def _is_aten(choice: Any) -> bool:
-    """Whether a choice is ATen's for a product: other operators' come without a template."""
-    asked = choice.annotations.get("ktc")
-    return bool(asked) and isinstance(asked.template, ExternKernelChoice)
+def _is_atens(choice: Any) -> bool:
+    return isinstance(choice, ExternKernelCaller) and not isinstance(choice, StandIn)
 
 
 def time_as_it_runs(choice: Any) -> None:

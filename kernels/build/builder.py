@@ -269,8 +269,8 @@ def _result(spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
 
 def _not_compiled(spec: KernelSpec, error: str) -> TilecastError:
     return TilecastError(
-        f"kernel {spec} did not compile: {error}; see `tilecast compile --config {spec.config} "
-        f"--operands {spec.operands}`"
+        f"kernel {spec} did not compile: {error}; allowed: one that does; `tilecast space --why "
+        f"{spec.config} --operands '{spec.operands}'` says whether it should"
     )
 
 

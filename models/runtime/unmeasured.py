@@ -47,7 +47,8 @@ class AnalyticOrder:
         check_candidates(problem, candidates, self.hardware)
         order, times = self._order(problem, candidates)
         ranked = zip(candidates.take(order[:limit]), times[:limit].tolist(), strict=True)
-        return [Prediction(config, time, max(time / times.min(), 1.0)) for config, time in ranked]
+        best = float(times.min())
+        return [Prediction(config, time, max(time / best, 1.0)) for config, time in ranked]
 
     def _order(self, problem: GemmProblem, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
         """Where candidates stand, best first, and the times of these in microseconds.

@@ -19,6 +19,7 @@ from tilecast.cli.commands import collect as collect_command
 from tilecast.cli.main import main
 from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.cards import REFERENCE_PROBLEMS, spread
 from tilecast.data_collection.run.collect import CollectOptions
 from tilecast.heuristics.hardware import Hardware, hardware
@@ -161,3 +162,20 @@ def test_a_dry_run_says_what_it_takes_and_keeps_nothing(
     # Eight kernels and PyTorch's are screened, and some of them raced and verified.
     assert pilot["measurements"] > campaign.PILOT_KERNELS
     assert not (tmp_path / "run.db").exists() and not (tmp_path / "model").exists()
+
+
+def test_a_dry_run_counts_the_gpus_of_a_cluster(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of which this host has none."""
+    here = collecting.site
+    monkeypatch.setattr(campaign, "visible_gpu_names", list)
+    monkeypatch.setattr(campaign.resolve, "cluster", lambda options: "auto")
+    monkeypatch.setattr(campaign, "target_gpu", lambda device, address, runs: NEW)
+    monkeypatch.setattr(
+        collecting, "site", lambda wanted: here(replace(wanted, address=None, devices=(0, 1)))
+    )
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["cards"] == 2
+    assert document["minutes"] == pytest.approx(document["gpu_minutes"] / 2, abs=0.06)

@@ -107,6 +107,25 @@ def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) 
     assert f"`tilecast compile -k {k} 16x50257x4096 --operands 'bf16:rcr'`" in found[2].advice
 
 
+def test_one_row_of_groups_is_a_product(tmp_path: Path) -> None:
+    found = explained(tmp_path, "8x1x4096x4096", "bf16:rcr:row-groups")
+    assert found[1].found.startswith("3: ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "operands"),
+    [
+        ("8x64x2047x4096", "bf16:rcr:row-groups"),
+        ("64x2047x4096", "bf16:rcr:silu-mul"),
+        ("64x2047x4096", "int8:rcr>int32"),
+    ],
+)
+def test_rows_that_no_thread_stores_are_refused(typed: str, operands: str) -> None:
+    """As the hook offers no kernel for them."""
+    with pytest.raises(TilecastError, match="n=2047 breaks the 16-byte rule"):
+        parse_mnk(typed, GemmOperands.parse(operands))
+
+
 def test_rows_that_another_major_needs_are_refused() -> None:
     with pytest.raises(TilecastError, match="n=50257 breaks the 16-byte rule of B"):
         parse_mnk("16x50257x4096", GemmOperands.parse("bf16:rrr"))

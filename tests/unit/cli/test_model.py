@@ -207,6 +207,17 @@ def test_evaluate_uses_the_model_of_another_gpu(
     assert found == pytest.approx(np.expm1(np.log1p(wanted).mean(0)))
 
 
+def test_a_gpu_is_described_as_by_the_model_that_is_named_with_it(
+    answer: Answer, tmp_path: Path
+) -> None:
+    """And not by its data sheet, which a campaign has corrected."""
+    h20 = replace(hardware("H20"), dram_bytes_per_second=3.9e12)
+    lent = borrowed(load(Path(MODEL)), h20)
+    save(replace(lent, measured=lent.operands, trained_for=None), tmp_path)
+    asked = ("predict", *UNMEASURED, "--model", str(tmp_path))
+    assert answer(*asked, "--gpu", "H20") == answer(*asked)
+
+
 def test_invariant_candidates_alone_are_ranked(answer: Callable[..., dict]) -> None:
     every = answer("predict", "16x512x16384", "--gpu", "H200")
     found = answer("predict", "16x512x16384", "--gpu", "H200", "--invariant")

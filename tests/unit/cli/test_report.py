@@ -57,6 +57,16 @@ def test_report_of_a_data_set(answer: Answer, data: str, tmp_path: Path) -> None
     assert again.read_bytes() == out.read_bytes()
 
 
+def test_a_data_set_of_which_nothing_was_measured_is_refused(
+    refused: Refused, synthetic_dataset: Dataset, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty.parquet"
+    nothing = synthetic_dataset.rows.iloc[:0]
+    write_dataset(Dataset(nothing, synthetic_dataset.provenance), empty)
+    told = refused("report", str(empty), "--out", str(tmp_path / "report.html"))
+    assert told.startswith("the data set has no config with a time to learn from; allowed: ")
+
+
 def test_report_scores_what_evaluate_does(
     answer: Answer, few_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

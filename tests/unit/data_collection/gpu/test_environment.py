@@ -186,6 +186,13 @@ def test_command_is_kept_without_folders(tmp_path: Path) -> None:
     )
 
 
+def test_command_names_no_host() -> None:
+    for given in (["--address", "gpu7.example.org:6379"], ["--address=[::1]:6379"]):
+        assert "HOST:PORT" in public_command(["tilecast", "collect", "--engine", "ray", *given])
+        assert "6379" not in public_command(["tilecast", "collect", "--engine", "ray", *given])
+    assert public_command(["tilecast", "tune", "--address", "auto"]).endswith("--address auto")
+
+
 def test_versions_of_cublas_are_those_of_all_runs() -> None:
     old: dict = {"gpus": [{"name": "NVIDIA H200"}], "versions": {"torch": "2.11.0"}}
     assert cublas_versions([old, {}]) == {}

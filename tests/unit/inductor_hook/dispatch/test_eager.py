@@ -114,6 +114,17 @@ def test_a_kernel_multiplies_on_a_gpu(op: tuple, given: bool, gpu: list[KernelSp
     assert spec.operands.fused == (ours is addmm)
 
 
+@pytest.mark.parametrize("rows", [slice(0), slice(None)])
+def test_a_product_of_nothing_goes_to_torch_without_a_word(
+    op: tuple, gpu: list[KernelSpec], rows: slice, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, stock, _ = op
+    *bias, a, b = _linear(ours.__name__)
+    operands = (*bias, a[..., rows, :0], b[..., :0, :])
+    assert torch.equal(ours(*operands), stock(*operands))
+    assert (gpu, caplog.records) == ([], [])
+
+
 @pytest.fixture
 def leaving(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped model, but it expects cuBLAS to win everywhere."""

@@ -14,6 +14,7 @@ from torch._inductor.kernel import mm_grouped
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import install, uninstall
+from tilecast.inductor_hook.offer.grouped import with_tilecast
 from tilecast.inductor_hook.offer.precompile import start_compiling
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import GROUPED
@@ -124,6 +125,23 @@ def test_a_model_that_was_trained_on_no_groups_chooses_none_without_a_benchmark(
     install(k=1, model=model_of("bf16:rcr:row-groups"))
     (only,) = _choices()
     assert isinstance(only, TilecastCaller)
+
+
+def test_where_the_model_is_not_sure_its_first_kernel_is_timed_beside_atens(
+    graph: Any, model_of: Any
+) -> None:
+    install(k=1, model=model_of("bf16:rcr:row-groups", leaves=True))
+    aten_one, first = _choices()
+    assert (aten_one.name, type(first)) == ("_grouped_mm", TilecastCaller)
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        assert names_of(_choices()) == [first.name]
+    # No time may decide here.
+    operands = grouped()
+    with config.patch(deterministic=True):
+        assert with_tilecast("grouped_mm", [object(), aten_one], operands, first.layout, {}) == (
+            [aten_one],
+            {},
+        )
 
 
 def test_all_that_compete_have_the_same_bits_where_rows_are_to_keep_theirs(graph: Any) -> None:

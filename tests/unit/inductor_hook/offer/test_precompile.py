@@ -132,6 +132,18 @@ def test_what_starts_is_what_lowering_asks_for(hook: list[KernelSpec], case: str
     assert seen == hook
 
 
+def test_where_rows_are_to_keep_their_bits_the_kernels_for_that_start(
+    hook: list[KernelSpec],
+) -> None:
+    m, n, k = 16, 512, 16384
+    install(k=3, invariant=True)
+    seen = _seen(traced(F.linear, [((m, k), BF16), ((n, k), BF16)]), hook)
+    with lowering(), config.patch(max_autotune_gemm_backends="TILECAST"):
+        lowered(aten.mm, *linear(m, n, k).nodes())
+    assert {spec.operands.text for spec in seen} == {"bf16:rcr@4xfp32"}
+    assert seen == hook
+
+
 def test_all_products_of_a_graph_start_in_their_order(hook: list[KernelSpec]) -> None:
     def function(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return F.linear(torch.relu(F.linear(x, first)), second)

@@ -233,6 +233,26 @@ def test_a_file_of_choices_decides_for_its_problems_alone(chosen: Path) -> None:
 
 
 @pytest.mark.usefixtures("hook")
+def test_a_file_decides_where_no_model_ranks(chosen: Path) -> None:
+    problem, b200 = GemmProblem(512, 4096, 4096), hardware("B200")
+    first, *_, last = candidates(problem, b200)
+    chosen.write_text(f"m,n,k,config\n512,4096,4096,{last}\n512,4096,4096,{first}\n")
+    found = shortlist(Settings(choices=str(chosen)), problem, b200)
+    assert [one.config for one in found] == [last, first]
+    assert all(type(one.slowdown) is float for one in found)
+
+
+@pytest.mark.usefixtures("hook")
+def test_a_file_decides_for_problems_that_are_added_up_in_stretches_too(tmp_path: Path) -> None:
+    problem, path = GemmProblem(16, 512, 16384), tmp_path / "choices.csv"
+    last = list(candidates(problem.invariant(), H200, invariant=True))[-1]
+    path.write_text(f"m,n,k,config\n16,512,16384,{last}\n")
+    settings = Settings(choices=str(path), invariant=True)
+    (found,) = shortlist(settings, settings.posed(problem), H200)
+    assert found.config == last
+
+
+@pytest.mark.usefixtures("hook")
 def test_graphs_depend_on_what_the_file_of_choices_says(chosen: Path, tmp_path: Path) -> None:
     one, again = Settings(choices=str(chosen)), Settings(choices=str(chosen))
     assert one == again != Settings()
