@@ -162,7 +162,7 @@ class Candidates(Sequence[KernelConfig]):
     @property
     def columns(self) -> ConfigColumns:
         """The columns of these rows, in their order; made anew each time, as they are large."""
-        return ConfigColumns(*self.table.values[:, self.rows])
+        return ConfigColumns(*self.table.values.take(self.rows, axis=1))
 
     def _position(self, config: Any) -> int:
         """Where a config stands; -1 if it is not among them."""

@@ -154,6 +154,8 @@ def columns_for_one(epilogue: Sequence[str]) -> int:
     return 2 if epilogue and EPILOGUES[epilogue[-1]].half is not None else 1
 
 
+GATED_COLUMNS = 16
+"""A kernel reads the two halves of B that a gate pairs by 8 columns in turn."""
 STRETCHES = 4
 """Into how many k is cut where its sums are added up in stretches; see `GemmProblem.invariant`."""
 KINDS_REMEMBERED = 256

@@ -8,16 +8,20 @@ from operator import index
 
 from tilecast.heuristics.dtypes import dtype
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, STRETCHES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import (
+    GATED_COLUMNS,
+    LINEAR_BF16,
+    MATRIX,
+    STRETCHES,
+    GemmOperands,
+    TensorSpec,
+)
 
 MAX_EXTENT = 2**31 - 1
 """Extents are 32-bit numbers in kernels and in the data set."""
 ALIGNMENT_BYTES = 16
 """A TMA descriptor needs every global stride to be a multiple of 16 bytes (CUDA driver API,
 ``cuTensorMapEncodeTiled``), so the contiguous extent of each operand must be one too."""
-
-GATED_COLUMNS = 16
-"""A kernel reads the two halves of B that a gate pairs by 8 columns in turn."""
 
 STRETCHED_N, STRETCHED_K = 2112, 2048
 """Most columns and least k that are added up in stretches where m must not matter. With more

@@ -22,6 +22,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.rules import Rule, architecture
+from tilecast.kernels.spec import KernelSpec
 
 SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
@@ -170,3 +171,8 @@ def candidates(problem: GemmProblem, hardware: Hardware, *, invariant: bool = Fa
             excluded |= rule.broken(columns, problem.operands, hardware)
         broken.append(excluded)
     return Candidates(table, np.flatnonzero(~np.concatenate(broken)))
+
+
+def spec_for(config: KernelConfig, problem: GemmProblem, any_rows: bool = False) -> KernelSpec:
+    """The kernel that runs a config on a problem."""
+    return KernelSpec(config, problem.operands, problem.batched, any_rows)

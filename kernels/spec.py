@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -21,13 +20,6 @@ class KernelSpec:
     """Whether all operands carry a leading batch extent; B of groups always has one."""
     any_rows: bool = False
     """Whether rows of out may begin anywhere, not only at multiples of 16 bytes; not of groups."""
-
-    @classmethod
-    def for_problem(
-        cls, config: KernelConfig, problem: GemmProblem, any_rows: bool = False
-    ) -> KernelSpec:
-        """The kernel that runs a config on a problem."""
-        return cls(config, problem.operands, problem.batched, any_rows)
 
     def __str__(self) -> str:
         """Config and operands."""

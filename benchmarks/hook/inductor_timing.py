@@ -34,7 +34,7 @@ from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing import cuda_graph
 from tilecast.inductor_hook.timing.power_limit import at_the_limit, near
 from tilecast.kernels.build.builder import object_builder
-from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.candidates import spec_for
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -55,7 +55,7 @@ def built(problem: GemmProblem, configs: Sequence[KernelConfig]) -> GpuSession:
     """A session on the current GPU, once all kernels that it will be asked for are compiled."""
     builder = object_builder()
     for step, config in product((builder.start, builder.wait), configs):
-        step(KernelSpec.for_problem(config, problem))
+        step(spec_for(config, problem))
     return GpuSession(builder.objects, 0, lambda entrant: None)
 
 

@@ -34,9 +34,8 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates, config_table
+from tilecast.kernels.candidates import candidates, config_table, spec_for
 from tilecast.kernels.families import parse_config
-from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
@@ -112,7 +111,7 @@ class GroupedRaces(Races):
 
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Screen and race all on one problem."""
-        specs = [KernelSpec.for_problem(c, problem) for c in timed_configs(problem, self.gpu)]
+        specs = [spec_for(c, problem) for c in timed_configs(problem, self.gpu)]
         kernels = self.kernels(specs)
         calls: dict[str, Call] = {spec.config.name: kernels[spec] for spec in specs}
         error = self._error(problem, calls)
@@ -168,7 +167,7 @@ def measuring() -> Iterator[Measure]:
     gpu = gpu_model.hardware_of(0)
     races = GroupedRaces(gpu)
     wanted = {
-        KernelSpec.for_problem(config, problem)
+        spec_for(config, problem)
         for problem in list(PROBLEMS.values())[:COUNT]
         for config in timed_configs(problem, gpu)
     }

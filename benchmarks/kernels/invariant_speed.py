@@ -29,6 +29,7 @@ from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import first, hardware_of, shortlist
 from tilecast.inductor_hook.settings import Settings, unbenchmarked
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.spec import KernelSpec
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
@@ -98,8 +99,8 @@ def chosen(problem: GemmProblem) -> dict[str, KernelSpec]:
     gpu = hardware_of(0, free)
     settings, other = Settings(K, invariant=True), first(free, problem, gpu).prediction.config
     posed = settings.posed(problem)
-    own = (KernelSpec.for_problem(one.config, posed) for one in shortlist(settings, posed, gpu))
-    return {**dict(zip(OWN, own, strict=False)), FREE: KernelSpec.for_problem(other, problem)}
+    own = (spec_for(one.config, posed) for one in shortlist(settings, posed, gpu))
+    return {**dict(zip(OWN, own, strict=False)), FREE: spec_for(other, problem)}
 
 
 def _fixed() -> dict[str, Call]:

@@ -23,6 +23,7 @@ from tilecast.inductor_hook.run.static import loaded_kernel
 from tilecast.inductor_hook.select.selection import first, hardware_of
 from tilecast.inductor_hook.settings import unbenchmarked
 from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.spec import KernelSpec
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
@@ -81,7 +82,7 @@ def _specs(extents: tuple[int, ...]) -> tuple[KernelSpec, KernelSpec]:
     problem = GemmProblem(m, padded(n, 2), k, *several, operands=LINEAR_BF16)
     settings = unbenchmarked(None, "robust")
     config = first(settings, problem, hardware_of(0, settings)).prediction.config
-    return KernelSpec.for_problem(config, problem, True), KernelSpec.for_problem(config, problem)
+    return spec_for(config, problem, True), spec_for(config, problem)
 
 
 def _microseconds(call: Callable[[], object]) -> float:

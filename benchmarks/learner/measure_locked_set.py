@@ -61,7 +61,7 @@ class Chosen:
         return order.take([*first.tolist(), *drawn])
 
     def _order(self, problem: GemmProblem, every: Candidates) -> Candidates:
-        return every.take(leading(problem, every, self.gpu, 1)[0])
+        return every.take(leading(problem, every, self.gpu, len(every))[0])
 
 
 def show(progress: Progress) -> None:

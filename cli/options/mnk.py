@@ -9,6 +9,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem, read_extents
 from tilecast.inductor_hook.describe.layout import padded
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -29,7 +30,7 @@ class TypedProblem:
 
     def specs(self, configs: Iterable[KernelConfig]) -> list[KernelSpec]:
         """The kernels that run it, one for each config."""
-        return [KernelSpec.for_problem(config, self.problem, self.unaligned) for config in configs]
+        return [spec_for(config, self.problem, self.unaligned) for config in configs]
 
     def __str__(self) -> str:
         """The extents as they were typed."""

@@ -11,6 +11,7 @@ from tilecast.data_collection.timing.protocol import Bench, Entrant, measure, ve
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import CompileResult
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
@@ -109,7 +110,7 @@ class MeasureJob(_Tried):
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
         """The tilecast kernels that it runs."""
-        return tuple(KernelSpec.for_problem(config, self.problem) for config in self.configs)
+        return tuple(spec_for(config, self.problem) for config in self.configs)
 
     def without(self, checks: Mapping[str, str | None]) -> MeasureJob:
         """The same, with the kernels that fail by the checks known to fail."""
@@ -151,7 +152,7 @@ class VerifyJob(_Tried):
     def kernels(self) -> tuple[KernelSpec, ...]:
         """The tilecast kernels that it runs."""
         configs = dict.fromkeys(row.config for row in self.raced if row.config)
-        return tuple(KernelSpec.for_problem(config, self.problem) for config in configs)
+        return tuple(spec_for(config, self.problem) for config in configs)
 
     def without(self, checks: Mapping[str, str | None]) -> VerifyJob:
         """The same, less the kernels that fail by the checks."""
@@ -183,7 +184,7 @@ class CompareJob(VerifyJob):
 def _failure(
     entrant: Entrant, problem: GemmProblem, checks: Mapping[str, str | None]
 ) -> str | None:
-    return entrant and checks.get(kernel_key(KernelSpec.for_problem(entrant, problem)))
+    return entrant and checks.get(kernel_key(spec_for(entrant, problem)))
 
 
 Job = CheckJob | MeasureJob | VerifyJob

@@ -28,6 +28,7 @@ from tilecast.data_collection.run.worker_pool import WorkerPool
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import CompileResult
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
@@ -208,9 +209,7 @@ class Scheduler:
         self, compiler: ThreadPoolExecutor, stretch: Mapping[GemmProblem, Sequence[KernelConfig]]
     ) -> _Build:
         """Have a thread compile the kernels of some problems, except those known to fail."""
-        specs = dict.fromkeys(
-            KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
-        )
+        specs = dict.fromkeys(spec_for(c, problem) for problem, cs in stretch.items() for c in cs)
         build = _Build([spec for spec in specs if not self._pool.checks.get(kernel_key(spec))])
         compiler.submit(self._compile, build)
         return build

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import ALIGNMENT_BYTES, GATED_COLUMNS, GemmProblem
+from tilecast.heuristics.operands import GATED_COLUMNS, GemmOperands
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.kernels.families import family_of
 from tilecast.kernels.spec import KernelSpec
 

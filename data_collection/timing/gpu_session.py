@@ -30,6 +30,7 @@ from tilecast.data_collection.timing.torch_reference import library_launch, torc
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -196,7 +197,7 @@ class GpuSession:
         """The launcher of an entrant, f(a, b, out, *extras)."""
         if entrant is None:
             return library_launch(problem.operands)
-        return self._kernel(KernelSpec.for_problem(entrant, problem))
+        return self._kernel(spec_for(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:
         """Wait for all launches so far, which are of one kernel, or of several where it is None.
@@ -312,7 +313,7 @@ class GpuBench:
         with torch.cuda.stream(self._stream):
             used = InUse(self._problem, self._sets[0], self._sets[-1])
             for config in configs:
-                spec = KernelSpec.for_problem(config, self._problem)
+                spec = spec_for(config, self._problem)
                 session.announce(spec)
                 launch = session.launcher(config, self._problem)
                 chains, finish = spec not in session.chained, partial(session.finish, spec)
@@ -336,7 +337,7 @@ class GpuBench:
 
     def _capture(self, entrant: Entrant, draws: int) -> tuple[torch.cuda.Event, _Graphs]:
         """The event behind a kernel's first launch, and its graphs on the common operand sets."""
-        spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
+        spec = None if entrant is None else spec_for(entrant, self._problem)
         self._session.announce(spec)
         launch = self._session.launcher(entrant, self._problem)
         # Outside the graph first: loading the code may not be captured.

@@ -18,7 +18,7 @@ from quack import copy_utils
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 from quack.tile_scheduler import WorkTileInfo
 
-from tilecast.heuristics.problem import GATED_COLUMNS
+from tilecast.heuristics.operands import GATED_COLUMNS
 from tilecast.kernels.quack.compiler import compile_gemm
 from tilecast.kernels.quack.epilogue import NUMBERS, VECTORS, Epilogue
 from tilecast.kernels.quack_sm90.config import QuackConfig

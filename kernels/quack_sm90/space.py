@@ -10,8 +10,8 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
-from tilecast.heuristics.problem import GATED_COLUMNS, GemmProblem
+from tilecast.heuristics.operands import GATED_COLUMNS, GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,

@@ -21,9 +21,13 @@ FIRST = 5
 
 
 def common_problems(operands: GemmOperands) -> list[GemmProblem]:
-    """Problems of many suites as of some operands; without those whose extents these forbid."""
+    """Problems of many suites as of some operands; without those whose extents these forbid.
+
+    Those of the suite ``grouped`` where rows come in groups.
+    """
+    dense = (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM])
     found = []
-    for problem in (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM]):
+    for problem in suites.suite("grouped") if operands.groups else dense:
         with suppress(TilecastError):
             found.append(replace(problem, operands=operands))
     return found

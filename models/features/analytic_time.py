@@ -96,7 +96,6 @@ def times(
         "tile_epilogue_share": stored / alone,
     }
     return plain, {
-        "exchange_time": 1 + tile.exchange,
         "compute_time": compute,
         "l2_time": l2,
         "latency_time": latency,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from tilecast.heuristics.config import ConfigTable
+from tilecast.heuristics.config import ConfigColumns, ConfigTable
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.kernels.candidates import mma_efficiency
 
@@ -28,7 +29,7 @@ NARROW_STORE = 1.35
 
 
 class TileNumbers(NamedTuple):
-    """What holds of each config whatever the problem's extents; float64 [configs] each."""
+    """What the arithmetic needs of each config's tile; float64 [configs] each."""
 
     row_bytes: np.ndarray
     """Of the tile's rows, one element deep."""
@@ -47,28 +48,34 @@ class TileNumbers(NamedTuple):
     """Arithmetic of a pipeline step."""
     store_bytes: np.ndarray
     """Of a tile of the result, as many more as it takes longer to store in narrow pieces."""
-    store_columns: np.ndarray
-    """Columns of a tile that are stored at once: 32, or 16 where 32 do not divide it."""
     exchange: np.ndarray
     """Microseconds that the CTAs of a split exchange their sums."""
     mma_efficiency: np.ndarray
     """As `tilecast.kernels.family.KernelFamily.mma_efficiency`."""
-    log_area: np.ndarray
-    """log2 of the elements of a tile."""
-    rows_piece: np.ndarray
-    """log2 of the bytes that shared memory swizzles together of what the tile's rows are read from:
-    128 where the tile's contiguous side is a multiple of them, 32 for 48 columns of 16 bits."""
-    columns_piece: np.ndarray
-    """The same of what its columns are read from."""
-    rows_along_m: np.ndarray
-    """1 where what the tile's rows are read from is contiguous along them."""
-    columns_along_n: np.ndarray
-    """1 where what its columns are read from is contiguous along them."""
+
+
+TILE_FEATURES = (
+    *ConfigColumns.__dataclass_fields__,
+    *("tile_area", "tile_intensity", "exchange_time", "mma_efficiency"),
+    *("rows_piece", "columns_piece", "rows_along_m", "columns_along_n"),
+    *("store_along_rows", "store_columns"),
+)
+"""Names of the features that a config has whatever the problem's extents."""
+
+
+@dataclass(frozen=True, eq=False)
+class TileTable:
+    """What holds of each config of a table whatever the problem's extents."""
+
+    numbers: np.ndarray
+    """The rows of `TileNumbers`; float64 [numbers, configs]."""
+    features: np.ndarray
+    """`TILE_FEATURES`; float32 [configs, features]."""
 
 
 @lru_cache(maxsize=KINDS_REMEMBERED)
-def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
-    """The rows of `TileNumbers` for all configs of a table."""
+def tile_table(table: ConfigTable, operands: GemmOperands) -> TileTable:
+    """What holds of the configs of a table for some operands."""
     config = table.columns
     a, b = operands.a.dtype.bytes(1), operands.b.dtype.bytes(1)
     a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
@@ -76,6 +83,8 @@ def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     row_width, column_width = np.where(swapped, b, a), np.where(swapped, a, b)
     rows_along_m = np.where(swapped, b_along_n, a_along_m)
     columns_along_n = np.where(swapped, a_along_m, b_along_n)
+    # Of what shared memory swizzles together: 128 bytes where a tile's contiguous side is a
+    # multiple of them, 32 for 48 columns of 16 bits.
     row_side = row_width * np.where(rows_along_m, config.tile_m, config.tile_k)
     column_side = column_width * np.where(columns_along_n, config.tile_n, config.tile_k)
     rows_piece = log_alignment(row_side.astype(int))
@@ -90,26 +99,32 @@ def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     sums = 4 * area * (1 - 1 / config.split_k)
     store_columns = np.gcd(config.tile_n.astype(int), STORE_COLUMNS)
     store_bytes = area * operands.out.dtype.bytes(1)
-    return np.stack(
-        TileNumbers(
-            row_bytes=row_bytes,
-            column_bytes=column_bytes,
-            step_bytes=(row_bytes + column_bytes) * config.tile_k,
-            step_loads=step_loads,
-            a_pieces=np.where(swapped, column_pieces, row_pieces),
-            b_pieces=np.where(swapped, row_pieces, column_pieces),
-            step_flops=2 * area * config.tile_k,
-            store_bytes=store_bytes * np.where(store_columns < STORE_COLUMNS, NARROW_STORE, 1),
-            store_columns=store_columns,
-            exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
-            mma_efficiency=mma_efficiency(table, operands),
-            log_area=np.log2(area),
-            rows_piece=rows_piece,
-            columns_piece=columns_piece,
-            rows_along_m=rows_along_m,
-            columns_along_n=columns_along_n,
-        )
+    numbers = TileNumbers(
+        row_bytes=row_bytes,
+        column_bytes=column_bytes,
+        step_bytes=(row_bytes + column_bytes) * config.tile_k,
+        step_loads=step_loads,
+        a_pieces=np.where(swapped, column_pieces, row_pieces),
+        b_pieces=np.where(swapped, row_pieces, column_pieces),
+        step_flops=2 * area * config.tile_k,
+        store_bytes=store_bytes * np.where(store_columns < STORE_COLUMNS, NARROW_STORE, 1),
+        exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
+        mma_efficiency=mma_efficiency(table, operands),
     )
+    features = vars(config) | {
+        "tile_area": np.log2(area),
+        "tile_intensity": numbers.step_flops / numbers.step_bytes,
+        "exchange_time": np.log2(1 + numbers.exchange),
+        "mma_efficiency": numbers.mma_efficiency,
+        "rows_piece": rows_piece,
+        "columns_piece": columns_piece,
+        "rows_along_m": rows_along_m,
+        "columns_along_n": columns_along_n,
+        "store_along_rows": (operands.out.major == "col") != swapped,
+        "store_columns": store_columns,
+    }
+    of_each = np.array([features[name] for name in TILE_FEATURES], np.float32)
+    return TileTable(np.stack(numbers), np.ascontiguousarray(of_each.T))
 
 
 def log_alignment(row_bytes: int | np.ndarray) -> np.ndarray:

@@ -48,8 +48,9 @@ class Waves:
     def of(cls, problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> Waves:
         """How each of some configs covers a problem on a GPU."""
         swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
-        extent_m = np.where(swapped, problem.n, problem.rows)
-        extent_n = np.where(swapped, problem.rows, problem.n)
+        rows, columns = float(problem.rows), float(problem.n)  # integers are divided far slower
+        extent_m = np.where(swapped, columns, rows)
+        extent_n = np.where(swapped, rows, columns)
         tiles_m = _along_rows(problem, extent_m, config.tile_m)
         tiles_n = np.ceil(extent_n / config.tile_n)
         clusters_m = _along_rows(problem, extent_m, config.tile_m * config.cluster_m)

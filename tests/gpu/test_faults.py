@@ -15,8 +15,8 @@ from tilecast.data_collection.jobs.jobs import SessionFactory
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.scheduler import Scheduler
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.objects.keys import kernel_key
-from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
     from compiled_kernels import Kernels
@@ -55,7 +55,7 @@ def test_a_kernel_that_corrupts_the_context_is_left_out_and_all_others_are_measu
     # Nobody but the kernel is to blame, in every problem.
     assert "troubles" not in run
     failures = {key: reason for key, reason in checks.items() if reason}
-    assert failures.keys() == {kernel_key(KernelSpec.for_problem(bad, PROBLEMS[0]))}
+    assert failures.keys() == {kernel_key(spec_for(bad, PROBLEMS[0]))}
     assert all("illegal memory access" in reason for reason in failures.values())
     failed = rows[rows["failure"].notna()]
     assert set(failed["config"]) == {bad.name}

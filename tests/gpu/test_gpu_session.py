@@ -20,6 +20,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -118,7 +119,7 @@ def test_careful_times_are_the_same_and_every_replay_is_announced(
     entrants = [kernels.configs[0], None]
     usual = _medians(session.bench(PROBLEM, careful=False).time(entrants, "burst", 5))
     # Once each, before its first launch.
-    specs = [KernelSpec.for_problem(kernels.configs[0], PROBLEM)]
+    specs = [spec_for(kernels.configs[0], PROBLEM)]
     assert [spec for spec in announced if spec] == specs
     announced.clear()
     careful = session.bench(PROBLEM, careful=True).time(entrants, "burst", 5)
@@ -203,7 +204,7 @@ def test_a_kernel_that_is_wrong_on_the_timed_problem_is_named(
         KernelFailure, match=r"within \[128:192, 256:384\].* that were timed"
     ) as failure:
         bench.check([config])
-    assert failure.value.culprit == KernelSpec.for_problem(config, PROBLEM)
+    assert failure.value.culprit == spec_for(config, PROBLEM)
 
 
 def test_operands_are_random_and_stored_as_asked() -> None:

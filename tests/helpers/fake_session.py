@@ -29,6 +29,7 @@ from tilecast.data_collection.timing.protocol import (
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import spec_for
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -279,7 +280,7 @@ class FakeBench:
         self, entrants: Sequence[Entrant], regime: str, rounds: int, stage: str
     ) -> list[list[float]]:
         # As on a GPU: every kernel is announced when it is captured, long before it is waited for.
-        specs = [e and KernelSpec.for_problem(e, self._problem) for e in entrants]
+        specs = [e and spec_for(e, self._problem) for e in entrants]
         for spec in specs:
             self._session.announce(spec)
         self._session.wait(stage)
@@ -296,7 +297,7 @@ class FakeBench:
 
     def check(self, configs: Sequence[KernelConfig]) -> None:
         for config in configs:
-            spec = KernelSpec.for_problem(config, self._problem)
+            spec = spec_for(config, self._problem)
             self._session.announce(spec)
             if self._session.fault(spec, "use") == "wrong":
                 raise KernelFailure(spec, "7 wrong elements, on the tensors that were timed")

@@ -220,6 +220,14 @@ def test_problems_that_operands_forbid_are_left_out() -> None:
     assert [(p.m, p.n, p.k) for p in found] == [(p.m, p.n, p.k) for p in everything if p.m % 8 == 0]
 
 
+def test_the_problems_of_grouped_rows_have_groups() -> None:
+    grouped = GemmOperands.parse("bf16:rrr:row-groups")
+    found = common_problems(grouped)
+    assert len(found) == len(suites.suite("grouped")) == 400
+    assert {problem.operands for problem in found} == {grouped}
+    assert {problem.batch for problem in found} > {8, 128}
+
+
 def test_ties_go_by_name() -> None:
     a, b, c = (QuackConfig(64, 64, 64, stages=stages) for stages in (2, 3, 4))
     assert by_frequency([[c, b], [b, a], [c]]) == [b, c, a]

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from itertools import combinations
 
+import pytest
+
 from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.keys import kernel_key, source_files
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -83,3 +87,12 @@ def test_imports_inside_functions_and_of_the_own_package_are_sources() -> None:
     )
     shipped = source_files("tilecast.kernels.objects.shipped").keys()
     assert "tilecast.kernels.objects.archive" in shipped  # imported in a function
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_what_chooses_kernels_is_no_source_of_theirs(family: KernelFamily) -> None:
+    """So that a rule or a feature changes without every kernel being compiled again."""
+    sources = source_files(family.compiler).keys()
+    assert {family.compiler, "tilecast.kernels.spec", "tilecast.heuristics.operands"} <= sources
+    for chooses in ("kernels.rules", "kernels.candidates", "kernels.family", "heuristics.problem"):
+        assert f"tilecast.{chooses}" not in sources
