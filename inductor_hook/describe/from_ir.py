@@ -142,17 +142,17 @@ def _scaled(
     """
     from torch._inductor.virtualized import V
 
-    sizes, shape = V.graph.sizevars, out.size[-2:]
+    sizes, (*_, rows, columns) = V.graph.sizevars, out.size
     if fused:
         name = _scaling_columns(given["scale_b"], out)
         if "scale_a" in given:
-            _check_column(given["scale_a"], shape[0], sizes)
+            _check_column(given["scale_a"], rows, sizes)
             name = _BOTH[name]
         return operands.scaled(name, True)
     if fast is None:
         raise NotCovered("use_fast_accum is not known")
     scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
-    return operands.scaled(scaling(scales, *shape, sizes), fast)
+    return operands.scaled(scaling(scales, rows, columns, sizes), fast)
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:
