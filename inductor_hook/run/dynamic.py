@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import torch
 
+from tilecast.heuristics.errors import NotNow
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.layout import padded
-from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run.in_torch import in_torch
 from tilecast.inductor_hook.run.static import StaticMatmul, begin, named_specs
 from tilecast.kernels.spec import KernelSpec
@@ -47,7 +47,6 @@ class DynamicMatmul:
         self._model, self._power, self._digest = model, power, digest
         self._invariant = invariant
         self._chosen: dict[tuple[int, ...], Callable[..., None]] = {}
-        self._failures = Failures()
 
     @classmethod
     def named(
@@ -72,17 +71,18 @@ class DynamicMatmul:
         matmul(a, b, out, *extras)
 
     def _choose(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
-        shape = tuple(a.shape)
         try:
-            chosen = self._failures.attempt(shape, lambda: self._best(a, b))
+            chosen = self._best(a, b)
         # Any of them multiplies correctly.
         except Exception as error:
             what = "choosing a kernel for a dynamic extent"
             telemetry.warn_once(what, error, then="the first tilecast kernel is used")
-            return next(iter(self.matmuls.values()))
+            chosen = next(iter(self.matmuls.values()))
+            if isinstance(error, NotNow):
+                return chosen
         if len(self._chosen) >= REMEMBERED:
             self._chosen.clear()
-        self._chosen[shape] = chosen
+        self._chosen[tuple(a.shape)] = chosen
         return chosen
 
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:

@@ -14,11 +14,10 @@ from typing import Self
 import torch
 
 from tilecast.data_collection.timing.correctness import wrong_row
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import NotNow, TilecastError, one_line
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import row  # noqa: F401  # for generated code
-from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run.in_torch import instead
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.families import parse_config
@@ -78,7 +77,8 @@ class StaticMatmul:
         """
         self.spec, self.operands, self._untried = spec, spec.operands, untried
         self._kernels: dict[int, Launch] = {}
-        self._failures = Failures()
+        self._failed: dict[int, str] = {}
+        """Why there is none on a device; an exception would hold the tensors of its call."""
 
     @classmethod
     def named(
@@ -120,13 +120,24 @@ class StaticMatmul:
         out: torch.Tensor,
         *extras: torch.Tensor | float,
     ) -> Launch:
-        def tried() -> Launch:
+        """The kernel on a device; where there was none once, there is none in this process.
+
+        So that no graph changes its kernel in the middle of a run, as between a forward and its
+        recomputation.
+        """
+        if device in self._failed:
+            raise TilecastError(self._failed[device])
+        try:
             kernel = loaded_kernel(self.spec, device)
             if self._untried:
                 check_first_result(kernel, self.spec, a, b, out, *extras)
-            return kernel
-
-        kernel = self._kernels[device] = self._failures.attempt(device, tried)
+        except NotNow:
+            raise
+        except Exception as error:
+            known = isinstance(error, TilecastError)
+            self._failed[device] = str(error) if known else one_line(error)
+            raise
+        self._kernels[device] = kernel
         return kernel
 
 
@@ -141,11 +152,11 @@ def check_first_result(
     """Launch a kernel and compare what it writes to ``out`` with what PyTorch computes.
 
     Raises:
-        TilecastError: they differ, or a CUDA graph is being captured, in which nothing can be
-            compared.
+        TilecastError: they differ.
+        NotNow: a CUDA graph is being captured, in which nothing can be compared.
     """
     if _is_capturing():
-        raise TilecastError(
+        raise NotNow(
             f"{spec.config} has never run on such a GPU, and is first called while a CUDA graph is "
             "captured; allowed: a call before that, to compare its result"
         )

@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("select",),
         ("describe",),
         ("patch",),
-        ("settings", "recording", "telemetry", "failures", "names"),
+        ("settings", "recording", "telemetry", "names"),
     ),
 }
 """The rooms of each folder, highest first: folders and files inside it, which import from their own
