@@ -90,17 +90,17 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     k = environment.get("TILECAST_K", "").strip() or "5"
     return {
         "k": int(k) if k.isascii() and k.isdigit() else k,
-        "model": _path(environment, MODEL),
+        "model": named_path(environment, MODEL),
         "power": environment.get("TILECAST_POWER", "").strip() or "robust",
-        "record": _path(environment, "TILECAST_RECORD"),
+        "record": named_path(environment, "TILECAST_RECORD"),
         "fuse": switched_on("TILECAST_FUSE", environment, default=True),
         "invariant": switched_on(INVARIANT, environment),
-        "learn": _path(environment, "TILECAST_LEARN"),
-        "choices": _path(environment, "TILECAST_CHOICES"),
+        "learn": named_path(environment, "TILECAST_LEARN"),
+        "choices": named_path(environment, "TILECAST_CHOICES"),
     }
 
 
-def _path(environment: Mapping[str, str], variable: str) -> str | None:
+def named_path(environment: Mapping[str, str], variable: str) -> str | None:
     """The path that a variable names, with the user's home in place of ``~``.
 
     Raises:

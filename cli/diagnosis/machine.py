@@ -24,6 +24,7 @@ from tilecast.data_collection.gpu.gpu_model import hardware_of, visible_gpu_name
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.names import MODEL
+from tilecast.inductor_hook.settings import named_path
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.shipped import shipped_keys
 from tilecast.models.runtime import unmeasured
@@ -185,7 +186,7 @@ def check_models(
 ) -> Iterator[Finding]:
     """The model that `MODEL` names, and the shipped ones of the default GPU and of those here."""
     default = GPUS[0]
-    if folder := environment.get(MODEL):
+    if folder := _named_model(environment):
         yield _check_named_model(folder, here)
     for gpu in dict.fromkeys([default, *here]):
         needed = gpu is default
@@ -202,10 +203,18 @@ def check_models(
             yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
 
 
-def _check_named_model(folder: str, here: Sequence[Hardware]) -> Finding:
+def _named_model(environment: Mapping[str, str]) -> Path | None:
+    """The folder that `MODEL` names; what is no path is refused by the hook's settings."""
+    with suppress(TilecastError):
+        named = named_path(environment, MODEL)
+        return Path(named) if named else None
+    return None
+
+
+def _check_named_model(folder: Path, here: Sequence[Hardware]) -> Finding:
     """Whether the model that `MODEL` names loads and is for one of the GPUs that are here."""
     try:
-        gpu = load(Path(folder)).hardware
+        gpu = load(folder).hardware
     except TilecastError as error:
         advice = f"{error}; or unset {MODEL}"
         return Finding("model", f"{MODEL}={folder}, which does not load", False, advice=advice)
@@ -221,11 +230,11 @@ def check_cublas(
 
     What either side does not state is skipped.
     """
-    folder = environment.get(MODEL)
+    folder = _named_model(environment)
     for gpu in here:
         # `check_models` reports a model that does not load.
         with suppress(TilecastError):
-            artifact = model_for(gpu, Path(folder) if folder else None)
+            artifact = model_for(gpu, folder)
             if artifact.trained_for:  # the model of another GPU never falls back to cuBLAS
                 continue
             facts: Mapping[str, Any] = artifact.facts

@@ -65,7 +65,9 @@ def test_the_model_that_the_environment_names_must_load(
     assert "model /nonexist is refused: manifest.json cannot be read" in finding["advice"]
 
 
-def test_the_model_that_the_environment_names_is_for_a_gpu(shipped: Path) -> None:
+def test_the_model_that_the_environment_names_is_for_a_gpu(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = {"TILECAST_MODEL": str(MODEL_FOLDER)}
     for names in ([], ["H200"], ["H100", "H200"]):
         here = [*map(hardware, names)]
@@ -75,6 +77,11 @@ def test_the_model_that_the_environment_names_is_for_a_gpu(shipped: Path) -> Non
     other, *_ = machine.check_models([hardware("H100")], named)
     assert (other.works, other.needed) == (False, True)
     assert other.advice == "name one for H100, or unset TILECAST_MODEL"
+    at_home = {"TILECAST_MODEL": f"~/{MODEL_FOLDER.name}"}
+    monkeypatch.setenv("HOME", str(MODEL_FOLDER.parent))
+    found = next(machine.check_models([], at_home)).found
+    assert found == f"TILECAST_MODEL={MODEL_FOLDER}, for H200"
+    assert len(list(machine.check_models([], {"TILECAST_MODEL": "~nobody-of-this-name"}))) == 1
     assert len(list(machine.check_models([], {"TILECAST_MODEL": ""}))) == 1
 
 
