@@ -124,4 +124,4 @@ def _explained(
     except TilecastError as error:
         return [Finding("settings", "refused", False, False, str(error))]
     model = Path(wanted["model"]) if wanted["model"] else None
-    return explain(problem, options.gpu or resolve.gpu_of(model), settings, objects)
+    return explain(problem, resolve.gpu_of(model, options.gpu), settings, objects)

@@ -40,19 +40,19 @@ _ROWS = (1, 16, 256, 4096)
 
 
 def gpu(options: argparse.Namespace) -> Hardware:
-    """The named GPU, or that of the named model, or this machine's, or else the default one.
+    """The named GPU, or that of the named model, or this machine's, or else the default one."""
+    return gpu_of(getattr(options, "model", None), options.gpu)
+
+
+def gpu_of(folder: Path | None, named: Hardware | None = None) -> Hardware:
+    """The same, of the folder of a model and of a GPU.
 
     A model of the named GPU describes it by what was measured, not by a data sheet.
     """
-    folder = getattr(options, "model", None)
-    if options.gpu and not (folder and model_hardware(folder).same_gpu(options.gpu)):
-        return options.gpu
-    return gpu_of(folder)
-
-
-def gpu_of(folder: Path | None) -> Hardware:
-    """The GPU of a model; without one this machine's, or else the default one."""
-    return model_hardware(folder) if folder else first_hardware() or GPUS[0]
+    if folder is None:
+        return named or first_hardware() or GPUS[0]
+    of_model = model_hardware(folder)
+    return of_model if named is None or of_model.same_gpu(named) else named
 
 
 def problem(options: argparse.Namespace) -> TypedProblem | None:
