@@ -96,7 +96,7 @@ def read(
             if fast is None:
                 raise NotCovered("use_fast_accum is not known")
             scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
-            operands = operands.scaled(scaling(scales, rows, columns, sizes), fast)
+            operands = operands.scaled(scaling(scales, rows, columns, depth, sizes), fast)
         elif "scale_b" in given:
             operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
         if "bias" in given:
