@@ -46,7 +46,8 @@ def read_whole(path: Path, most: int) -> bytes:
     """
     check_regular(path, most)
     with path.open("rb") as file:
-        content = file.read(most + 1)
+        # Python makes room for as much as is asked for.
+        content = file.read(min(os.fstat(file.fileno()).st_size, most + 1))
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most >> 20} MiB")
     return content

@@ -311,22 +311,19 @@ def _pass_over_graphs() -> None:
         patching.include(passes, PASS, active() is not None)
 
 
-def _keep_rows() -> None:
-    home = sys.modules[PADDING.module]
+def _swap(place: Place, make: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put what is made of a module and its function in that one's place, or no longer."""
+    home = sys.modules[place.module]
     if active():
-        from tilecast.inductor_hook.offer.row_padding import can_pad
-
-        patching.replace(home, PADDING.name, can_pad(home, patching.stock(home, PADDING.name)))
+        patching.replace(home, place.name, make(home, patching.stock(home, place.name)))
     else:
-        patching.restore(home, PADDING.name)
+        patching.restore(home, place.name)
 
 
-def _offer_grouped() -> None:
-    home = sys.modules[GROUPED.module]
-    if active():
-        patching.replace(home, GROUPED.name, partial(_beside, patching.stock(home, GROUPED.name)))
-    else:
-        patching.restore(home, GROUPED.name)
+def _keeping_rows(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
+    from tilecast.inductor_hook.offer.row_padding import can_pad
+
+    return can_pad(home, stock)
 
 
 def _beside(
@@ -386,8 +383,8 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     NVGEMM.module: partial(_rank, "nvgemm", NVGEMM),
     FLEX_GEMM.module: partial(_rank, "flex_gemm", FLEX_GEMM),
     PATTERNS.module: _pass_over_graphs,
-    PADDING.module: _keep_rows,
-    GROUPED.module: _offer_grouped,
+    PADDING.module: partial(_swap, PADDING, _keeping_rows),
+    GROUPED.module: partial(_swap, GROUPED, lambda home, stock: partial(_beside, stock)),
     DECOMPOSITIONS.module: _keep_products,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

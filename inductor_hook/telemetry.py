@@ -43,12 +43,12 @@ def say_once(kind: str, message: str, level: int = logging.WARNING) -> None:
         log.log(level, "tilecast: %s", message)
 
 
-def count(event: str, times: int = 1) -> None:
-    """Add to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
+def count(event: str) -> None:
+    """Add 1 to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
     # Another thread may be importing it.
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     if counters is not None:
-        counters["tilecast"][event] += times
+        counters["tilecast"][event] += 1
 
 
 @cache

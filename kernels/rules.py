@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -104,8 +105,9 @@ def extents(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
     return problem.rows + exchange, problem.n - exchange
 
 
+@lru_cache(maxsize=1)
 def tiles(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Tiles along the kernel's own m and n."""
+    """Tiles along the kernel's own m and n; rules ask in turn about the same configs."""
     rows, columns = extents(c, problem)
     return np.ceil(rows / c.tile_m), np.ceil(columns / c.tile_n)
 

@@ -15,7 +15,7 @@ from tilecast.data_collection.dataset.columns import COLUMNS, checked, digest
 from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.data_collection.dataset.provenance import check_provenance
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.files import check_regular, write_atomically
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -62,7 +62,8 @@ class Dataset:
             table = pa.Table.from_pandas(self.rows, preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise TilecastError(
-                f"data set {name} is no table ({_line(error)}); allowed: columns of one type each"
+                f"data set {name} is no table ({one_line(error)}); allowed: columns of one type "
+                "each"
             ) from error
         return checked(table, name)
 
@@ -185,7 +186,7 @@ def read_dataset(path: Path) -> Dataset:
             f"data set {path} does not exist; allowed: a file that `tilecast collect` exported"
         ) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-        raise _unreadable(path, _line(error)) from error
+        raise _unreadable(path, one_line(error)) from error
     provenance = facts.get("provenance")
     if not isinstance(provenance, dict) or facts.get("seal") != _seal(rows, provenance):
         raise _unreadable(path, "it is not what was written: the digests differ")
@@ -231,7 +232,7 @@ def shipped_rows(path: Path, problem: GemmProblem) -> dict[str, list[Any]]:
                 return {name: [] for name in TIMED}
             table = file.read(columns=["operands", *TIMED])
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, _line(error)) from error
+        raise _unreadable(path, one_line(error)) from error
     operands = problem.operands.text
     places = [place for place in places if table["operands"][place].as_py() == operands]
     return {name: [table[name][place].as_py() for place in places] for name in TIMED}
@@ -270,7 +271,3 @@ def _unreadable(path: Path, why: str) -> TilecastError:
         f"data set {path} cannot be read ({why}); allowed: a whole Parquet file that "
         "`tilecast collect` exported; export it again"
     )
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -88,17 +88,8 @@ def read(
             if any_rows or not ends_groups(ends, batch[0], sizes):
                 raise NotCovered("groups whose ends or rows no kernel takes")
             operands = operands.grouped()
-        if fused and "scale_a" in given:
-            _check_column(given["scale_a"], rows, sizes)
-            name = _BOTH[_scaling_columns(given["scale_b"], out)]
-            operands = operands.scaled(name, True)
-        elif "scale_a" in given:
-            if fast is None:
-                raise NotCovered("use_fast_accum is not known")
-            scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
-            operands = operands.scaled(scaling(scales, rows, columns, depth, sizes), fast)
-        elif "scale_b" in given:
-            operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
+        if "scale_b" in given:
+            operands = _scaled(operands, given, out, fast, bool(fused))
         if "bias" in given:
             product = (*out.size[:-1], columns)
             kind = _kind(given["bias"], product, out.dtype, written.major, V.graph)
@@ -134,6 +125,35 @@ def read(
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
     batched = bool(batch) and not operands.groups
     return Matmul(hint, batched, m_range, batch_range, alpha, beta, inputs, any_rows)
+
+
+def _scaled(
+    operands: GemmOperands,
+    given: Mapping[str, Any],
+    out: Any,
+    fast: bool | None,
+    fused: bool,
+) -> GemmOperands:
+    """The operands with their scales: those of ``scaled_mm``, or of what is fused.
+
+    Raises:
+        NotCovered: no kernel scales so.
+        TilecastError: the same.
+    """
+    from torch._inductor.virtualized import V
+
+    sizes, (*_, rows, columns) = V.graph.sizevars, out.size
+    if fused:
+        name = _scaling_columns(given["scale_b"], out)
+        if "scale_a" in given:
+            _check_column(given["scale_a"], rows, sizes)
+            name = _BOTH[name]
+        return operands.scaled(name, True)
+    if fast is None:
+        raise NotCovered("use_fast_accum is not known")
+    scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
+    k = given["A"].get_size()[-1]
+    return operands.scaled(scaling(scales, rows, columns, k, sizes), fast)
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:

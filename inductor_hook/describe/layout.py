@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -52,8 +52,7 @@ class Stored(NamedTuple):
             along: `major` of out.
             sizes: Inductor's ``SizeVars``, where numbers may be symbolic.
         """
-        equal = sizes.statically_known_equals if sizes else operator.eq
-        divides = sizes.statically_known_multiple_of if sizes else _divides
+        equal, divides = _known(sizes)
         rank = len(self.shape)
         if self.dtype != dtype or not 1 <= rank <= len(shape):
             return None
@@ -84,7 +83,7 @@ def ends_groups(offsets: Stored, groups: Any, sizes: Any = None) -> bool:
 
     ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
     """
-    equal = sizes.statically_known_equals if sizes else operator.eq
+    equal, _ = _known(sizes)
     return (
         (len(offsets.shape), str(offsets.dtype)) == (1, "torch.int32")
         and equal(offsets.shape[0], groups)
@@ -113,8 +112,7 @@ def scaling(scales: Sequence[Stored], rows: Any, columns: Any, k: Any, sizes: An
         TilecastError: they are neither one number each, nor one a row of A and a column of B, nor
             one a block of each.
     """
-    equal = sizes.statically_known_equals if sizes else operator.eq
-    divides = sizes.statically_known_multiple_of if sizes else _divides
+    equal, divides = _known(sizes)
     a, b = scales
     types = [dtype_of_torch(scale.dtype).name for scale in scales]
     if types == ["e8m0"] * 2:
@@ -170,8 +168,7 @@ def major(
         TilecastError: no stride is 1, or another is no multiple of 16 bytes, which TMA does not
             read (CUDA driver API, ``cuTensorMapEncodeTiled``), or several rows or columns are one.
     """
-    equal = sizes.statically_known_equals if sizes else operator.eq
-    divides = sizes.statically_known_multiple_of if sizes else _divides
+    equal, divides = _known(sizes)
     *batch, rows, columns = strides
     if equal(columns, 1):
         found, leading, extent = "row", rows, shape[-2]
@@ -198,5 +195,11 @@ def padded(columns: int, itemsize: int) -> int:
     return -(-columns // multiple) * multiple
 
 
-def _divides(size: int, step: int) -> bool:
-    return size % step == 0
+def _known(sizes: Any) -> tuple[Callable[[Any, Any], bool], Callable[[Any, int], bool]]:
+    """What tells whether two numbers are equal, and whether one is a multiple of another.
+
+    Of symbolic numbers, by Inductor's ``SizeVars``, only where it is known.
+    """
+    if sizes:
+        return sizes.statically_known_equals, sizes.statically_known_multiple_of
+    return operator.eq, lambda size, step: size % step == 0

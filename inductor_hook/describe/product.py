@@ -179,8 +179,6 @@ def _grouped_mm(
 class Operator:
     """One product, under the name that Inductor has for it."""
 
-    name: str
-    """Inductor's name."""
     inputs: tuple[str, ...]
     """Its tensors in Inductor's order; those beside A and B under the names of the extras that they
     may be. A bias at the end may be missing."""
@@ -192,20 +190,16 @@ class Operator:
 
 
 OPERATORS = {
-    operator.name: operator
-    for operator in (
-        Operator("mm", ("A", "B"), read={"mm": _of_two(_MM)}),
-        Operator("bmm", ("A", "B"), read={"bmm": _of_two(Product(3))}),
-        Operator("addmm", ("bias", "A", "B"), adds=True, read={"addmm": _addmm}),
-        Operator("baddbmm", ("bias", "A", "B"), adds=True),
-        Operator("int_mm", ("A", "B"), read={"_int_mm": _of_two(Product(out=torch.int32))}),
-        Operator("grouped_mm", ("A", "B", "offsets"), read={"_grouped_mm": _grouped_mm}),
-        Operator(
-            "scaled_mm",
-            ("A", "B", "scale_a", "scale_b", "bias"),
-            read={"_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm_v2},
-        ),
-    )
+    "mm": Operator(("A", "B"), read={"mm": _of_two(_MM)}),
+    "bmm": Operator(("A", "B"), read={"bmm": _of_two(Product(3))}),
+    "addmm": Operator(("bias", "A", "B"), adds=True, read={"addmm": _addmm}),
+    "baddbmm": Operator(("bias", "A", "B"), adds=True),
+    "int_mm": Operator(("A", "B"), read={"_int_mm": _of_two(Product(out=torch.int32))}),
+    "grouped_mm": Operator(("A", "B", "offsets"), read={"_grouped_mm": _grouped_mm}),
+    "scaled_mm": Operator(
+        ("A", "B", "scale_a", "scale_b", "bias"),
+        read={"_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm_v2},
+    ),
 }
 """By Inductor's name."""
 READERS = {name: read for operator in OPERATORS.values() for name, read in operator.read.items()}

@@ -98,9 +98,9 @@ def _halves(product: Node, *reshapes: Node) -> tuple[tuple[Node, ...], tuple[Nod
 
     Nothing and nothing where they are not all that is read of it, or it is reshaped across columns.
     """
-    n, whole = columns(product), (product, *reshapes)[-1]
-    splits = tuple(one for one in whole.users if isinstance(one.meta.get("val"), list | tuple))
-    parts = [part for one in whole.users for part in (one.users if one in splits else (one,))]
+    n, last = columns(product), (product, *reshapes)[-1]
+    splits = tuple(one for one in last.users if isinstance(one.meta.get("val"), list | tuple))
+    parts = [part for one in last.users for part in (one.users if one in splits else (one,))]
     if not n or n % 2 or len(parts) != 2 or {columns(one) for one in reshapes} - {n}:
         return (), ()
     halves = {}
@@ -110,7 +110,7 @@ def _halves(product: Node, *reshapes: Node) -> tuple[tuple[Node, ...], tuple[Nod
         # Of another dimension than the first, which goes without saying; and not by a keyword.
         cuts = isinstance(cut, Node) and len(cut.args) > HALVING.get(cut.target, len(cut.args))
         if cuts and isinstance(half, torch.Tensor) and half.stride(-1) == 1:
-            place = half.storage_offset() - whole.meta["val"].storage_offset()
+            place = half.storage_offset() - last.meta["val"].storage_offset()
             halves[place, columns(part)] = part
     first, second = (0, n // 2), (n // 2, n // 2)
     found = halves.keys() == {first, second}

@@ -26,7 +26,7 @@ from torch.fx.node import map_arg
 from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.inductor_hook.fuse.form import Request
+from tilecast.inductor_hook.fuse.form import Replaced
 from tilecast.inductor_hook.names import without
 from tilecast.inductor_hook.offer.offer import ON_TRIAL
 from tilecast.inductor_hook.run.static import StaticMatmul
@@ -48,14 +48,14 @@ SPARED_BYTES = 2
 """Of each element: a separate kernel reads 32 bits instead of 16."""
 
 
-def whole(request: Request) -> list[StandIn]:
+def whole(replaced: Replaced) -> list[StandIn]:
     """All that is replaced, as Inductor compiles it, and by PyTorch's operators one by one.
 
     Without Triton's templates, which take longest to compile: of 18 layers none that was fused is
     more than 1.4% slower than with them (benchmarks/results/fused_activations.json).
     """
-    operands, graph = request.problem.operands, Graph()
-    graph.output(graph.graph_copy(request.alone, {}) or [*graph.nodes][-1])
+    operands, graph = replaced.problem.operands, Graph()
+    graph.output(graph.graph_copy(replaced.alone, {}) or [*graph.nodes][-1])
     function, launch = GraphModule({}, graph), torch_launch(operands)
 
     def in_turn(a: Tensor, b: Tensor, *extras: Tensor, out: Tensor) -> None:
@@ -63,12 +63,12 @@ def whole(request: Request) -> list[StandIn]:
 
     backends = ",".join(without(config.max_autotune_gemm_backends.upper(), "TRITON"))
     return [
-        _compiled_alone(request, _text(graph), function, backends=backends),
-        StandIn(f"ATen {operands}", in_turn, request.nodes, request.layout, library=True),
+        _compiled_alone(replaced, _text(graph), function, backends=backends),
+        StandIn(f"ATen {operands}", in_turn, replaced.nodes, replaced.layout, library=True),
     ]
 
 
-def unscaled(turned: bool, request: Request) -> list[StandIn]:
+def unscaled(turned: bool, replaced: Replaced) -> list[StandIn]:
     """A product by an int8 weight, as Inductor compiles it without scales and bias.
 
     Inductor may compute these in a kernel that runs anyway. If ``turned``, the graph transposes the
@@ -78,34 +78,34 @@ def unscaled(turned: bool, request: Request) -> list[StandIn]:
     def product(a: Tensor, b: Tensor) -> Tensor:
         return torch.mm(a, b.t().to(a.dtype).t() if turned else b.to(a.dtype))
 
-    return [_compiled_alone(request, f"product by int8 {turned}", product, inputs=2)]
+    return [_compiled_alone(replaced, f"product by int8 {turned}", product, inputs=2)]
 
 
-def packed(request: Request) -> list[StandIn]:
+def packed(replaced: Replaced) -> list[StandIn]:
     """A product by an int8 weight with its scales, as ATen has it in one operator."""
 
     def run(a: Tensor, b: Tensor, scales: Tensor, *bias: Tensor, out: Tensor) -> None:
         torch.ops.aten._weight_int8pack_mm(a, b.t(), scales)
 
-    return [StandIn("packed", run, request.nodes, request.layout)]
+    return [StandIn("packed", run, replaced.nodes, replaced.layout)]
 
 
-def int8_alone(request: Request) -> list[StandIn]:
+def int8_alone(replaced: Replaced) -> list[StandIn]:
     """A product of int8 by int8 that nothing scales: by ATen and by the model's first kernel.
 
     Triton's is slower than these at every shape that was measured and takes longest to compile
     (benchmarks/results/llama_shapes.json). Nothing where neither multiplies.
     """
-    device = request.nodes[0].get_device()
-    problem = replace(request.problem, operands=INT8_ALONE)
-    gpu = selection.hardware_of(device.index or 0, request.settings)
+    device = replaced.nodes[0].get_device()
+    problem = replace(replaced.problem, operands=INT8_ALONE)
+    gpu = selection.hardware_of(device.index or 0, replaced.settings)
     byte_ms = 1e3 * problem.m * problem.n / gpu.dram_bytes_per_second
     kernels: dict[str, Callable[..., object]] = {}
-    if request.problem.in_library:
+    if replaced.problem.in_library:
         kernels["ATen"] = lambda a, b, out: torch.ops.aten._int_mm.out(a, b, out=out)
     # A model of one's own may know none of the results.
     with suppress(TilecastError):
-        best = shortlist(request.settings, problem, gpu)[0].config
+        best = shortlist(replaced.settings, problem, gpu)[0].config
         object_builder().start(KernelSpec(best, INT8_ALONE, batched=False))
         kernels[best.name] = StaticMatmul.named(best.name, INT8_ALONE.text, False)
 
@@ -115,13 +115,13 @@ def int8_alone(request: Request) -> list[StandIn]:
 
         spared = SCALING_MS + SPARED_BYTES * byte_ms
         what = f"int8 product by {name}"
-        return StandIn(what, run, request.nodes, request.layout, spared_ms=spared)
+        return StandIn(what, run, replaced.nodes, replaced.layout, spared_ms=spared)
 
     return [stand_in(*kernel) for kernel in kernels.items()]
 
 
 def _compiled_alone(
-    request: Request,
+    replaced: Replaced,
     what: str,
     function: Callable[..., Tensor],
     *,
@@ -147,7 +147,7 @@ def _compiled_alone(
         # A list of its own, which the generated code empties.
         call([*tensors])
 
-    return StandIn(key, run, request.nodes, request.layout)
+    return StandIn(key, run, replaced.nodes, replaced.layout)
 
 
 _calls: dict[tuple[str, tuple], Callable[[list[Tensor]], Any]] = {}

@@ -22,7 +22,7 @@ from torch.fx import Graph
 from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, Extra
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.fuse.activation import activations
-from tilecast.inductor_hook.fuse.form import Form, Fused, Request
+from tilecast.inductor_hook.fuse.form import Form, Fused, Replaced
 from tilecast.inductor_hook.fuse.fx import aten
 from tilecast.inductor_hook.fuse.int8 import quantized_products
 from tilecast.inductor_hook.handlers import bind
@@ -143,7 +143,7 @@ class FusedProduct:
         bind(V.choices)  # for times to be passed on: nothing in here asks for the handler
         nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
         problem = choices[0].choice.matmul.hint
-        stand_ins = self.fused.baseline(Request(settings, self.alone, nodes, layout, problem))
+        stand_ins = self.fused.baseline(Replaced(settings, self.alone, nodes, layout, problem))
         if not stand_ins:
             return None
         # tilecast's last: they compile meanwhile.

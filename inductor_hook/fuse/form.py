@@ -25,8 +25,8 @@ from tilecast.inductor_hook.timing.stand_in import StandIn
 
 
 @dataclass(frozen=True)
-class Request:
-    """A fused node that is lowered, for a baseline to be made of it."""
+class Replaced:
+    """What a fused kernel would replace, as its node is lowered: baselines are made of it."""
 
     settings: Settings
     alone: Graph
@@ -48,7 +48,7 @@ class Fused:
     extras: tuple[Extra, ...]
     out: torch.dtype
     """Type of the result."""
-    baseline: Callable[[Request], Sequence[StandIn]]
+    baseline: Callable[[Replaced], Sequence[StandIn]]
     """What it would replace, to be timed beside it; nothing where that cannot be timed."""
     epilogue: tuple[str, ...] = ()
     """Steps of the operands' epilogue behind a bias."""

@@ -17,23 +17,13 @@ from tilecast.data_collection.timing.correctness import wrong_row
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.describe.arguments import row
+from tilecast.inductor_hook.describe.arguments import row  # noqa: F401  # for generated code
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run.in_torch import instead
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.spec import KernelSpec
-
-__all__ = [
-    "StaticMatmul",
-    "begin",
-    "errors_raised",
-    "kernel_now",
-    "loaded_kernel",
-    "named_specs",
-    "row",
-]
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}

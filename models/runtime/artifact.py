@@ -20,7 +20,7 @@ from typing import Any
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import replace_atomically
+from tilecast.heuristics.files import read_whole, replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.families import parse_config
@@ -29,11 +29,11 @@ from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Def
 from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.manifest import (
     MANIFEST,
+    MAX_BYTES,
     VERSIONS,
     check_facts,
     digest_of,
     number,
-    read_bytes,
     read_manifest,
     refuse,
     understood,
@@ -191,7 +191,7 @@ def load(folder: Path) -> Artifact:
         manifest = read_manifest(folder)
         path, sha256 = _arrays(folder, manifest)
         try:
-            packed = read_bytes(path)
+            packed = read_whole(path, MAX_BYTES)
         except FileNotFoundError:
             # Another process may have put a new model there since: then that one is read.
             if _version(folder) != version:

@@ -7,13 +7,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from errno import EFBIG, EINVAL
-from os import fstat
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, NoReturn
 
 from tilecast.heuristics.errors import NotNow, TilecastError
+from tilecast.heuristics.files import read_whole
 from tilecast.heuristics.forms import ANY, count, holding, misfit, optional, text
 from tilecast.heuristics.forms import number as finite
 from tilecast.heuristics.hardware import Hardware, described
@@ -82,20 +80,6 @@ def number(value: object, least: float, most: float) -> Any:
     return value
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file of a model.
-
-    Raises:
-        OSError: it cannot be read, is a link or no file at all, or longer than any file of a model.
-    """
-    if not S_ISREG(path.lstat().st_mode):
-        raise OSError(EINVAL, "it is no plain file")
-    with path.open("rb") as file:
-        if fstat(file.fileno()).st_size > MAX_BYTES:
-            raise OSError(EFBIG, f"it is longer than {MAX_BYTES} bytes")
-        return file.read()
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a model, whole and fitting this version of tilecast.
 
@@ -104,7 +88,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             feature version, feature list or description of the GPU.
     """
     try:
-        manifest = json.loads(read_bytes(folder / MANIFEST), parse_constant=_no_number)
+        manifest = json.loads(read_whole(folder / MANIFEST, MAX_BYTES), parse_constant=_no_number)
         stated, found = manifest.get("sha256"), digest_of(manifest)
     except OSError as error:
         refuse(folder, f"{MANIFEST} cannot be read ({error.strerror})")

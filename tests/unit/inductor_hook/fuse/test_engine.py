@@ -30,7 +30,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed, uninstall
 from tilecast.inductor_hook.fuse import activation, baseline, engine
 from tilecast.inductor_hook.fuse.baseline import unscaled, whole
-from tilecast.inductor_hook.fuse.form import Fused, Match, Request
+from tilecast.inductor_hook.fuse.form import Fused, Match, Replaced
 from tilecast.inductor_hook.fuse.fx import PRODUCTS, aten
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.settings import asked as settings_asked
@@ -242,7 +242,7 @@ def test_times_are_written_down_beside_the_library_that_did_all(
     assert (list(one.milliseconds.values()), one.library) == ([0.5, 0.5], 1.0)
 
 
-def _request(match: Match, tensors: Sequence[Tensor], operands: str) -> Request:
+def _replaced(match: Match, tensors: Sequence[Tensor], operands: str) -> Replaced:
     """As for a kernel of some tensors on the CPU, while a graph is being lowered."""
     nodes = [
         node(f"input_{place}", list(x.shape), list(x.stride()), dtype=x.dtype, device="cpu")
@@ -252,7 +252,7 @@ def _request(match: Match, tensors: Sequence[Tensor], operands: str) -> Request:
     settings = settings_asked()
     assert settings
     problem = GemmProblem(M, N, K, operands=GemmOperands.parse(operands))
-    return Request(settings, match.alone(), nodes, layout, problem)
+    return Replaced(settings, match.alone(), nodes, layout, problem)
 
 
 @pytest.fixture
@@ -280,9 +280,9 @@ def test_what_is_timed_beside_an_activation_is_what_inductor_makes_of_both(
     torch.manual_seed(0)
     a, b, bias = (torch.randn(shape).bfloat16() for shape in ((M, K), (N, K), (N,)))
     out, expected = torch.zeros(M, N, dtype=BF16), _layer(a, b, bias).float()
-    request = _request(_gelu(), (a, b.t(), bias), "bf16:rcr:bias+gelu")
-    inductors, atens = whole(request)
-    for one in (inductors, whole(request)[0]):
+    replaced = _replaced(_gelu(), (a, b.t(), bias), "bf16:rcr:bias+gelu")
+    inductors, atens = whole(replaced)
+    for one in (inductors, whole(replaced)[0]):
         assert 0 < one.benchmark(a, b.t(), bias, out=out) < 1000
     assert len(baseline._calls) == 1
     assert not out.any(), "it is only timed"
@@ -307,7 +307,7 @@ def test_tritons_templates_do_not_compete_beside_an_activation(
     monkeypatch.setattr(baseline, "_compiled", see)
     a, b, bias = (torch.randn(shape).bfloat16() for shape in ((M, K), (N, K), (N,)))
     with config.patch(max_autotune_gemm_backends="Aten, triton,TILECAST"):
-        inductors, _ = whole(_request(_gelu(), (a, b.t(), bias), "bf16:rcr:bias+gelu"))
+        inductors, _ = whole(_replaced(_gelu(), (a, b.t(), bias), "bf16:rcr:bias+gelu"))
     with config.patch(max_autotune_gemm_backends="ATEN,TRITON"):
         inductors.benchmark(a, b.t(), bias, out=torch.zeros(M, N, dtype=BF16))
     assert competing == ["ATEN,TILECAST"]
@@ -319,7 +319,7 @@ def test_what_is_timed_beside_an_int8_weight_is_the_product_without_scales(
 ) -> None:
     torch.manual_seed(0)
     x, w = torch.randn(M, K).bfloat16(), torch.randint(-128, 128, (N, K), dtype=INT8)
-    (one,) = unscaled(turned, _request(_gelu(), (x, w.t()), "bf16xint8:rcr"))
+    (one,) = unscaled(turned, _replaced(_gelu(), (x, w.t()), "bf16xint8:rcr"))
     assert 0 < one.benchmark(x, w.t(), out=torch.empty(M, N, dtype=BF16)) < 1000
     expected = x.float() @ w.t().float()
     for result in trial:
@@ -340,8 +340,8 @@ def test_what_is_timed_beside_an_int8_product_is_that_product_alone(
     monkeypatch.setattr(baseline.StaticMatmul, "named", lambda *_: multiply)
     a, w = (torch.randint(-128, 128, (rows, K), dtype=INT8) for rows in (M, N))
     out = torch.zeros(M, N, dtype=BF16)
-    request = _request(_gelu(), (a, w.t()), "int8:rcr>bf16:out-row-scales")
-    for one in baseline.int8_alone(request):
+    replaced = _replaced(_gelu(), (a, w.t()), "int8:rcr>bf16:out-row-scales")
+    for one in baseline.int8_alone(replaced):
         assert 0 < one.benchmark(a, w.t(), out=out) < 1000
         assert one.limit(0.01) > 0.01, "it does less than a fused kernel"
     assert products
@@ -437,9 +437,9 @@ def test_what_a_gate_is_timed_beside_computes_the_same(trial: list[Tensor]) -> N
     (found,) = activation.activations(traced(_gate_layer, SPECS))
     x, w, bias = (torch.randn(shape).bfloat16() for shape, _ in SPECS)
     out = torch.full((M, N // 2), torch.nan, dtype=BF16)
-    request = _request(found, (x, w.t(), bias), "bf16:rcr:bias+silu-mul")
+    replaced = _replaced(found, (x, w.t(), bias), "bf16:rcr:bias+silu-mul")
     expected = _gate_layer(x.float(), w.float(), bias.float())
-    for one in whole(request):
+    for one in whole(replaced):
         assert 0 < one.benchmark(x, w.t(), bias, out=out) < 1000
     for result in (out, *trial):
         torch.testing.assert_close(result.float(), expected, rtol=0.02, atol=0.1)

@@ -25,10 +25,11 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures
+from tilecast.inductor_hook.describe.arguments import row
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run import static
 from tilecast.inductor_hook.run.dynamic import DynamicMatmul
-from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised, loaded_kernel, row
+from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised, loaded_kernel
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import model_digest
 from tilecast.kernels.candidates import candidates
