@@ -45,6 +45,7 @@ DTYPES = {
         DType("fp32", 32, "float32", "Float32", "fp32", None),
         DType("e4m3", 8, "float8_e4m3fn", "Float8E4M3FN", "fp22", 2.0),
         DType("e5m2", 8, "float8_e5m2", "Float8E5M2", "fp22", 2.0),
+        DType("e8m0", 8, "float8_e8m0fnu", "Float8E8M0FNU", "fp32", None),  # powers of two
         DType("int8", 8, "int8", "Int8", "int32", 2.0),
         DType("int32", 32, "int32", "Int32", "int32", None),
     )

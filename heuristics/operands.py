@@ -22,6 +22,13 @@ NUMBER, ONE, ROW, COLUMN, MATRIX = "number", "one", "row", "column", "matrix"
 along m; a matrix stored as out is."""
 GROUP_ENDS = "group-ends"
 """One more: for each group of rows the row behind its last, ascending."""
+ROW_BLOCKS, COLUMN_BLOCKS = "row-blocks", "column-blocks"
+"""And two: a number for each `BLOCK` elements along k, of every row of A and of every column of B.
+They lie as tensor cores read them: 128 rows (or columns) x 4 blocks are 512 numbers, row i's at
+16 (i % 32) + 4 (i // 32), of which whole ones are stored, those along k one after the other (PTX
+ISA, tcgen05, scale factor layout 1X; ``torch.nn.functional.SwizzleType.SWIZZLE_32_4_4``)."""
+BLOCK = 32
+"""Elements that share a scale (OCP Microscaling Formats, MX)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Extra:
     name: str
     """What it is called; two of one product never share a name."""
     kind: str
-    """`NUMBER`, `ONE`, `ROW`, `COLUMN`, `MATRIX` or `GROUP_ENDS`."""
+    """`NUMBER`, `ONE`, `ROW`, `COLUMN`, `MATRIX`, `GROUP_ENDS`, `ROW_BLOCKS` or `COLUMN_BLOCKS`."""
     dtype: str = ""
     """Short name of its type; "" for that of out."""
 
@@ -88,6 +95,10 @@ SCALES = {
     ),
     "fp32-column-scales": Fusion(
         "the same by numbers in fp32, whatever out is", (Extra("scale_b", ROW, "fp32"),)
+    ),
+    "block-scales": Fusion(
+        f"{BLOCK} elements along k each are scaled by a power of two (MX)",
+        (Extra("scale_a", ROW_BLOCKS, "e8m0"), Extra("scale_b", COLUMN_BLOCKS, "e8m0")),
     ),
 }
 """How products may be scaled before the epilogue."""
@@ -281,6 +292,11 @@ class GemmOperands:
     def promoted(self) -> bool:
         """Whether sums of fp8 products are themselves added up in float32."""
         return self.a.dtype.accumulator == "fp22" and self.acc.name == "fp32"
+
+    @property
+    def block_scaled(self) -> bool:
+        """Whether elements along k have scales, which tensor cores read themselves."""
+        return any(extra.kind == ROW_BLOCKS for extra in self.extras)
 
     @property
     def fused(self) -> bool:

@@ -32,6 +32,8 @@ KINDS = (
     *("bf16:rcr:bias+gelu", "e4m3:rcr>bf16:tensor-scales", "e5m2:rcr>bf16:row-scales+bias"),
     "e4m3:rcr>bf16@fp32:row-scales",
 )
+BLOCKS = "e4m3:rcr>bf16:block-scales"
+"""Its tiles are fewer, and all of them are compiled for it."""
 WORKERS = 2
 
 
@@ -43,10 +45,11 @@ def drawn(operands: GemmOperands) -> list[KernelSpec]:
     keys = zip(c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, strict=True)
     for key, config in zip(keys, table.configs, strict=True):
         classes.setdefault(key, []).append(config)
-    turn = KINDS.index(operands.text)
-    configs = [source.choice(found) for found in list(classes.values())[turn :: len(KINDS)]]
+    turn, step = (0, 1) if operands.block_scaled else (KINDS.index(operands.text), len(KINDS))
+    configs = [source.choice(found) for found in list(classes.values())[turn::step]]
     configs.append(source.choice([one for one in table.configs if one not in configs]))
-    return [KernelSpec(one, operands, batched=i % 3 == 2) for i, one in enumerate(configs)]
+    batches = not operands.block_scaled  # as PyTorch has it
+    return [KernelSpec(c, operands, batched=batches and i % 3 == 2) for i, c in enumerate(configs)]
 
 
 @contextmanager
@@ -100,7 +103,7 @@ def refused() -> dict[str, int]:
 if __name__ == "__main__":
     Sweep(
         "operands",
-        {text: GemmOperands.parse(text) for text in KINDS},
+        {text: GemmOperands.parse(text) for text in (*KINDS, BLOCKS)},
         measuring,
         figures,
         longest=120,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 
 from tilecast.data_collection.timing.correctness import wrong_elements
-from tilecast.data_collection.timing.tensors import poisoned, reference
-from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX
+from tilecast.data_collection.timing.tensors import in_tiles, of_rows, poisoned, reference
+from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX, ROW_BLOCKS
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 
 MOST_COMPARED = 2**25
@@ -47,7 +47,12 @@ class InUse:
 
     def _part(self, kind: str, value: torch.Tensor | float) -> torch.Tensor | float:
         """What belongs to the rows that are compared of an extra of some kind."""
-        if not isinstance(value, torch.Tensor) or kind not in (MATRIX, COLUMN, GROUP_ENDS):
+        if not isinstance(value, torch.Tensor):
+            return value
+        if kind == ROW_BLOCKS:
+            problem = self._problem
+            return in_tiles(of_rows(value, problem.m, problem.k)[self._rows])
+        if kind not in (MATRIX, COLUMN, GROUP_ENDS):
             return value
         if kind == GROUP_ENDS:
             return torch.searchsorted(self._rows, value)

@@ -10,13 +10,16 @@ import torch
 from tilecast.data_collection.timing.correctness import INT8_SPREAD
 from tilecast.heuristics.dtypes import DTYPES
 from tilecast.heuristics.operands import (
+    BLOCK,
     COLUMN,
+    COLUMN_BLOCKS,
     EPILOGUES,
     GROUP_ENDS,
     MATRIX,
     NUMBER,
     ONE,
     ROW,
+    ROW_BLOCKS,
     Extra,
     TensorSpec,
 )
@@ -62,11 +65,12 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     a, b, *values = inputs
     operands = problem.operands
     given = {extra.name: value for extra, value in zip(operands.extras, values, strict=True)}
-    if operands.groups:
-        result = _by_groups(a.float(), b.float(), given["offsets"])
-    else:
-        result = a.float() @ b.float()
-    if operands.scales:
+    a, b = a.float(), b.float()
+    if operands.block_scaled:
+        a = a * _each(given["scale_a"], *a.shape)
+        b = b * _each(given["scale_b"], *b.mT.shape).mT
+    result = _by_groups(a, b, given["offsets"]) if operands.groups else a @ b
+    if operands.scales and not operands.block_scaled:
         by_row = any(e.name == "scale_a" and e.kind == COLUMN for e in operands.extras)
         scale_a = given.get("scale_a", 1.0)
         result = result * (scale_a[:, None] if by_row else scale_a) * given["scale_b"]
@@ -119,10 +123,35 @@ def _extra(problem: GemmProblem, extra: Extra, device: str) -> torch.Tensor | fl
         return _random(_batch(problem), problem.m, problem.n, out, device)
     if extra.kind == GROUP_ENDS:
         return group_ends(problem.m, problem.batch).to(device)
-    extent = {ONE: 1, ROW: problem.n, COLUMN: problem.m}[extra.kind]
     stored = DTYPES[extra.dtype] if extra.dtype else out.dtype
+    if extra.kind in (ROW_BLOCKS, COLUMN_BLOCKS):
+        rows = problem.m if extra.kind == ROW_BLOCKS else problem.n
+        exponents = torch.randint(-1, 2, (rows, math.ceil(problem.k / BLOCK)), device=device)
+        return in_tiles(exponents.float().exp2_().to(getattr(torch, stored.torch)))
+    extent = {ONE: 1, ROW: problem.n, COLUMN: problem.m}[extra.kind]
     values = torch.empty(extent, dtype=getattr(torch, stored.torch), device=device)
     return values.uniform_(0.5, 1.5) if extra.name.startswith("scale") else values.normal_()
+
+
+def in_tiles(scales: torch.Tensor) -> torch.Tensor:
+    """Scales of blocks (rows, blocks) of 8 bits as `ROW_BLOCKS` has them; the rest is 0."""
+    rows, blocks = scales.shape
+    filled = torch.nn.functional.pad(scales.view(torch.uint8), (0, -blocks % 4, 0, -rows % 128))
+    tiles = filled.view(-(-rows // 128), 4, 32, -(-blocks // 4), 4).permute(0, 3, 2, 1, 4)
+    return tiles.reshape(-1).view(scales.dtype)
+
+
+def of_rows(scales: torch.Tensor, rows: int, k: int) -> torch.Tensor:
+    """The scales (rows, blocks) that `in_tiles` stored."""
+    along = math.ceil(k / (4 * BLOCK))
+    tiles = scales.view(torch.uint8).view(-1, along, 32, 4, 4).permute(0, 3, 2, 1, 4)
+    found = tiles.reshape(-1, 4 * along)[:rows, : math.ceil(k / BLOCK)]
+    return found.contiguous().view(scales.dtype)
+
+
+def _each(scales: torch.Tensor, rows: int, k: int) -> torch.Tensor:
+    """The scale of each element of (rows, k), in float32."""
+    return of_rows(scales, rows, k).float().repeat_interleave(BLOCK, 1)[:, :k]
 
 
 def group_ends(rows: int, groups: int, generator: torch.Generator | None = None) -> torch.Tensor:

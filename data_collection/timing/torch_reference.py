@@ -87,7 +87,8 @@ def _multiply(operator: str, steps: tuple[str, ...], fast: bool, a, b, out, give
             torch._int_mm(a, b, out=out)
         case "_scaled_mm":
             scale_a, scale_b = (given.get(name, _one(a.device)) for name in ("scale_a", "scale_b"))
-            if scale_a.numel() > 1 or scale_b.numel() > 1:
+            vectors = scale_a.dtype == torch.float32  # else those of blocks
+            if vectors and (scale_a.numel() > 1 or scale_b.numel() > 1):
                 scale_a, scale_b = scale_a[:, None], scale_b[None]
             torch._scaled_mm(
                 a, b, scale_a=scale_a, scale_b=scale_b, bias=given["bias"] if steps else None,

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX, NUMBER, ONE, ROW, Extra
+from tilecast.heuristics.operands import (
+    COLUMN,
+    COLUMN_BLOCKS,
+    GROUP_ENDS,
+    MATRIX,
+    NUMBER,
+    ONE,
+    ROW,
+    ROW_BLOCKS,
+    Extra,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +45,9 @@ ARGUMENTS = {
     ROW: Argument(row, "row({})"),
     MATRIX: Argument(lambda matrix: matrix, "{}"),
     GROUP_ENDS: Argument(lambda ends: ends, "{}"),
+    **dict.fromkeys(
+        (ROW_BLOCKS, COLUMN_BLOCKS), Argument(lambda scales: scales.view(-1), "{}.view(-1)")
+    ),
 }
 """By kind of extra."""
 

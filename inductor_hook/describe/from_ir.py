@@ -152,7 +152,8 @@ def _scaled(
     if fast is None:
         raise NotCovered("use_fast_accum is not known")
     scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
-    return operands.scaled(scaling(scales, rows, columns, sizes), fast)
+    k = given["A"].get_size()[-1]
+    return operands.scaled(scaling(scales, rows, columns, k, sizes), fast)
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import MATRIX, ROW, TensorSpec
+from tilecast.heuristics.operands import BLOCK, MATRIX, ROW, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 
 ROW_ALIGNMENT_BYTES = 4
@@ -103,20 +103,31 @@ def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     return ()
 
 
-def scaling(scales: Sequence[Stored], rows: Any, columns: Any, sizes: Any = None) -> str:
+def scaling(scales: Sequence[Stored], rows: Any, columns: Any, k: Any, sizes: Any = None) -> str:
     """The name in operand texts of the scales of A (m rows) and B (n columns).
 
     ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
 
     Raises:
-        TilecastError: they are neither one number each nor one a row of A and a column of B.
+        TilecastError: they are neither one number each, nor one a row of A and a column of B, nor
+            one a block of each.
     """
-    for scale in scales:
-        found = dtype_of_torch(scale.dtype)
-        if found.name != "fp32":
-            raise TilecastError(f"scales of {found}; allowed: fp32")
-    equal, _ = _known(sizes)
+    equal, divides = _known(sizes)
     a, b = scales
+    types = [dtype_of_torch(scale.dtype).name for scale in scales]
+    if types == ["e8m0"] * 2:
+        counts = (512 * -(-rows // 128) * -(-k // (4 * BLOCK)) for rows in (rows, columns))
+        if all(
+            _contiguous(scale, count, equal) and divides(scale.start, ALIGNMENT_BYTES)
+            for scale, count in zip(scales, counts, strict=True)
+        ):
+            return "block-scales"
+        raise TilecastError(
+            f"scales {tuple(a.shape)} and {tuple(b.shape)} of e8m0; allowed: contiguous tiles of "
+            "128 rows x 4 blocks of 32"
+        )
+    if types != ["fp32"] * 2:
+        raise TilecastError(f"scales of {' and '.join(types)}; allowed: fp32, or e8m0")
     if all(equal(extent, 1) for extent in (*a.shape, *b.shape)):
         return "tensor-scales"
     if len(a.shape) == len(b.shape) == 2:
@@ -130,6 +141,15 @@ def scaling(scales: Sequence[Stored], rows: Any, columns: Any, sizes: Any = None
         f"scales {tuple(a.shape)} and {tuple(b.shape)}; allowed: one number each, or contiguous "
         "(m, 1) and (1, n)"
     )
+
+
+def _contiguous(numbers: Stored, count: Any, equal: Any) -> bool:
+    """Whether these are so many, one behind the other."""
+    step, dense = 1, True
+    for extent, stride in zip(reversed(numbers.shape), reversed(numbers.strides), strict=True):
+        dense = dense and (equal(extent, 1) or equal(stride, step))
+        step = step * extent
+    return dense and equal(step, count)
 
 
 def major(

@@ -50,7 +50,7 @@ class Product(NamedTuple):
             out = TensorSpec(dtype_of_torch(out_dtype), "row")
         operands = GemmOperands.product(a.spec("A"), b.spec("B"), out)
         if self.scales:
-            operands = operands.scaled(scaling(self.scales, m, n), self.fast)
+            operands = operands.scaled(scaling(self.scales, m, n, k), self.fast)
         if self.grouped:
             operands = operands.grouped()
         # PyTorch refuses int8 and fp8 with an n that TMA does not store, and threads store no
@@ -126,8 +126,9 @@ def _scaled_mm(
     return Request(product, a, b, bias, scales=(scale_a, scale_b))
 
 
-_RECIPES = ([0], [1])
-"""``ScalingType`` of one number for all, and of one a row of A and a column of B."""
+_ONE, _ROWS, _BLOCKS = (0, 0), (1, 0), (3, 1)
+"""``ScalingType`` and ``SwizzleType`` of one number for all, of one a row of A and a column of B,
+and of one for each 32 along k in swizzled tiles."""
 
 
 def _scaled_mm_v2(
@@ -145,11 +146,13 @@ def _scaled_mm_v2(
     use_fast_accum: bool = False,
 ) -> Request | None:
     """What ``F.scaled_mm`` calls; scales that do not fit their recipe are PyTorch's to refuse."""
-    known = recipe_a == recipe_b and recipe_a in _RECIPES and len(scale_a) == len(scale_b) == 1
-    if not known or any((*swizzle_a, *swizzle_b)) or contraction_dim:
+    recipe = (*recipe_a, *(swizzle_a or (0,)))
+    alike = recipe == (*recipe_b, *(swizzle_b or (0,))) and len(scale_a) == len(scale_b) == 1
+    if not alike or recipe not in (_ONE, _ROWS, _BLOCKS) or contraction_dim:
         return None
     one_each = scale_a[0].numel() == scale_b[0].numel() == 1
-    if one_each != (recipe_a == _RECIPES[0]):
+    powers = scale_a[0].dtype == scale_b[0].dtype == torch.float8_e8m0fnu
+    if one_each != (recipe == _ONE) or powers != (recipe == _BLOCKS):
         return None
     return _scaled_mm(a, b, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
 

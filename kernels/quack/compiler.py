@@ -16,11 +16,13 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from tilecast.heuristics.dtypes import DTYPES
 from tilecast.heuristics.operands import (
     COLUMN,
+    COLUMN_BLOCKS,
     GROUP_ENDS,
     MATRIX,
     NUMBER,
     ONE,
     ROW,
+    ROW_BLOCKS,
     Extra,
     TensorSpec,
 )
@@ -66,6 +68,8 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
         )
         if extra.kind == NUMBER:
             return cutlass.Float32(1.0)
+        if extra.kind in (ROW_BLOCKS, COLUMN_BLOCKS):
+            return make_fake_tensor(dtype, (cute.sym_int32(512),), (1,), assumed_align=16)
         extent = {ONE: 1, ROW: n, COLUMN: m, GROUP_ENDS: products}[extra.kind]
         # Four bytes: the least that is copied at once.
         return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)

@@ -16,12 +16,14 @@ from quack.cute_dsl_utils import mlir_namedtuple
 
 from tilecast.heuristics.operands import (
     COLUMN,
+    COLUMN_BLOCKS,
     EPILOGUES,
     GROUP_ENDS,
     MATRIX,
     NUMBER,
     ONE,
     ROW,
+    ROW_BLOCKS,
     GemmOperands,
 )
 # isort: on
@@ -162,6 +164,6 @@ class Epilogue:
                 arguments[f"second_{extra.name}"] = cute.make_tensor(second.align(4), half)
             elif extra.kind in lines:
                 arguments[f"{lines[extra.kind]}_{extra.name}"] = value
-            else:
+            elif extra.kind not in (ROW_BLOCKS, COLUMN_BLOCKS):
                 arguments[extra.name] = value
         return FusedArguments(**arguments), matrix, ends

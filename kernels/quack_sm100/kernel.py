@@ -22,7 +22,7 @@ from quack.gemm_sm100 import GemmSm100
 from quack.rounding import RoundingMode
 from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions
 
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import BLOCK, GemmOperands
 from tilecast.kernels.quack.compiler import compile_gemm
 from tilecast.kernels.quack.epilogue import NUMBERS, VECTORS, Epilogue, FusedArguments
 from tilecast.kernels.quack_sm100.config import Sm100Config
@@ -37,10 +37,13 @@ def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
     """The object file of a kernel, which exports ``symbol``.
 
     Raises:
-        NotImplementedError: rows of out begin anywhere, which TMA cannot store.
+        NotImplementedError: rows of out begin anywhere, which TMA cannot store; or blocks of a
+            batch are scaled, which PyTorch does not ask for.
     """
     if spec.any_rows:
         raise NotImplementedError("rows of out that begin anywhere: TMA stores none")
+    if spec.batched and spec.operands.block_scaled:
+        raise NotImplementedError("scales of blocks in a batch")
     config = cast("Sm100Config", spec.config)
     kernel = WithExtras if spec.operands.extras else Sm100Gemm
     return compile_gemm(kernel(config, spec.operands), spec, arch, symbol)
@@ -63,6 +66,7 @@ class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
             getattr(cutlass, operands.a.dtype.cutlass),
             (rows, config.tile_n, config.tile_k),
             (config.cluster_m, config.cluster_n, 1),
+            sf_vec_size=BLOCK if operands.block_scaled else None,
             use_clc_persistence=True,
             use_pdl=True,
         )
@@ -72,7 +76,12 @@ class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
 
     def _compute_stages(self, *args, **kwargs):
         config = self.config
-        return int(accumulators(config)), config.stages, int(epilogue_stages(config)), 0
+        return (
+            int(accumulators(config, self.operands)),
+            config.stages,
+            int(epilogue_stages(config)),
+            0,
+        )
 
     def epi_to_underlying_arguments(self, args, *, loc=None, ip=None):
         """What the device code gets of the epilogue's arguments."""
@@ -84,14 +93,27 @@ class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
         """Launch out = A @ B."""
         self.launch(a, b, out, FusedArguments(), clusters, stream)
 
-    def launch(self, a, b, out, arguments, clusters, stream):
-        """Launch with what the epilogue reads; the hardware hands out tiles, to all clusters."""
+    def launch(self, a, b, out, arguments, clusters, stream, scale_a=None, scale_b=None):
+        """Launch with what the epilogue reads; the hardware hands out tiles, to all clusters.
+
+        ``scale_a`` and ``scale_b`` are those of `ROW_BLOCKS` and `COLUMN_BLOCKS`.
+        """
+        if scale_a is not None:
+            m, k = a.shape
+            scale_a, scale_b = _tiled(scale_a, m, k), _tiled(scale_b, b.shape[1], k)
         order = TileSchedulerOptions(
             clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
         )
         if self.config.swap_ab:
-            a, b = b, a
-        GemmSm100.__call__(self, a, b, out, None, arguments, order, None, stream)
+            a, b, scale_a, scale_b = b, a, scale_b, scale_a
+        GemmSm100.__call__(self, a, b, out, None, arguments, order, None, stream, scale_a, scale_b)
+
+
+def _tiled(scales, rows, k):
+    """Scales of blocks as QuACK takes them: tiles of rows, tiles along k, and inside 32 x 4 x 4."""
+    tiles = cute.ceil_div(rows, 128), cute.ceil_div(k, 4 * BLOCK)
+    strides = 512 * tiles[1], 512, 16, 4, 1
+    return cute.make_tensor(scales.iterator, cute.make_layout((*tiles, 32, 4, 4), stride=strides))
 
 
 class WithExtras(Sm100Gemm):
@@ -109,4 +131,5 @@ class WithExtras(Sm100Gemm):
     ):
         """Launch; see the class."""
         arguments, *_ = self.arguments(extras)
-        self.launch(a, b, out, arguments, clusters, stream)
+        blocks = extras[:2] if self.blockscaled else ()
+        self.launch(a, b, out, arguments, clusters, stream, *blocks)

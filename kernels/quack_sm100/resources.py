@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilecast.heuristics.config import ConfigColumns, Geometry
-from tilecast.heuristics.operands import COLUMN, ROW, GemmOperands
+from tilecast.heuristics.operands import BLOCK, COLUMN, ROW, GemmOperands
 from tilecast.kernels.quack_sm100.config import Sm100Config
 
 MOST_N = 256
@@ -31,9 +31,12 @@ def pairs(c: Knobs | ConfigColumns) -> np.ndarray:
     return np.equal(c.cluster_m % 2, 0)
 
 
-def accumulators(c: Knobs) -> np.ndarray:
-    """Accumulators of a CTA: one that is multiplied into while the other one is stored, or one."""
-    return np.where(c.tile_n > MOST_N, 1, 2)
+def accumulators(c: Knobs, operands: GemmOperands) -> np.ndarray:
+    """Accumulators of a CTA: one that is multiplied into while the other one is stored, or one.
+
+    Scales of blocks lie beside them in tensor memory.
+    """
+    return np.where(c.tile_n + operands.block_scaled > MOST_N, 1, 2)
 
 
 def epilogue_columns(c: Knobs) -> np.ndarray:
@@ -52,6 +55,12 @@ def stage_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     return (c.tile_m + c.tile_n // (1 + pairs(c))) * c.tile_k * width
 
 
+def scale_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
+    """Shared memory of the scales of blocks in all stages, of 128 rows or columns together."""
+    blocks = operands.block_scaled * np.multiply(c.stages, c.tile_k) // BLOCK * 128
+    return _aligned(-(-c.tile_m // 128) * blocks) + _aligned(-(-c.tile_n // 128) * blocks)
+
+
 def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """Shared memory of one CTA: barriers, what the epilogue stores and reads, the stages."""
     piece = c.tile_m * epilogue_columns(c) * operands.out.dtype.bits // 8
@@ -63,7 +72,8 @@ def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     # No element of a vector is wider than 4 bytes.
     vectors = 4 * (along_n * c.tile_n + along_m * c.tile_m)
     buffers = _aligned(epilogue_stages(c) * piece) + _aligned(vectors)
-    return ALIGNMENT + buffers + c.stages * stage_bytes(c, operands)
+    stages = c.stages * stage_bytes(c, operands) + scale_bytes(c, operands)
+    return ALIGNMENT + buffers + stages
 
 
 def _aligned(size: np.ndarray) -> np.ndarray:

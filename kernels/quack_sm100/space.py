@@ -42,6 +42,8 @@ CLUSTERS = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2))
 STAGES = tuple(range(2, 13))
 RASTERS = ("m", "n")
 SWIZZLE = 8
+_SCALES = ("", "tensor-scales", "row-scales", "block-scales")
+"""How fp8 may be scaled."""
 TENSOR_COLUMNS = 512
 """Columns of 32 bits x 128 rows of tensor memory (PTX ISA, tcgen05): the accumulators' place."""
 
@@ -59,7 +61,7 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         a.dtype == b.dtype
         and a.dtype.accumulator != "int32"
         and (wide or (a.major, b.major) == ("row", "col"))
-        and operands.scales in (("",) if wide else ("", "tensor-scales", "row-scales"))
+        and operands.scales in (("",) if wide else _SCALES)
         and out.bits >= 16
         and out.accumulator != "int32"
         and not (operands.groups or operands.gate)
@@ -87,12 +89,21 @@ def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
 
 @rule(HARDWARE, f"accumulators share the {TENSOR_COLUMNS} columns of tensor memory")
 def _tensor_memory(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    return c.tile_n * accumulators(c) > TENSOR_COLUMNS
+    return c.tile_n * accumulators(c, operands) > TENSOR_COLUMNS
 
 
 @rule(HARDWARE, "tiles wider than one instruction are a pair's of 256 rows, as QuACK has them")
 def _wide(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     return (c.tile_n > MOST_N) & ~(pairs(c) & (c.tile_m == 128))
+
+
+@rule(
+    HARDWARE,
+    "scales of blocks are read for 128 rows and 64 columns at a time, by one instruction a tile",
+)
+def _blocks(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    uneven = (c.tile_m % 128 != 0) | (c.tile_n % 64 != 0) | (c.tile_n > MOST_N)
+    return operands.block_scaled & uneven
 
 
 @rule(HARDWARE, "pipeline, epilogue buffers and barriers of a CTA share an SM's 227 KB")
@@ -108,8 +119,11 @@ def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
 
 
 def _most_stages(c: Geometry, operands: GemmOperands, hardware: Hardware) -> np.ndarray:
-    free = hardware.smem_limit(1) - smem_bytes(c, operands)
-    return np.minimum(c.stages + free // stage_bytes(c, operands), STAGES[-1])
+    limit = hardware.smem_limit(1)
+    more = (limit - smem_bytes(c, operands)) // stage_bytes(c, operands)
+    found = np.minimum(c.stages + more, STAGES[-1])
+    # Scales of blocks may leave no room for the last of them.
+    return found - (smem_bytes(replace(c, stages=found), operands) > limit)
 
 
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
@@ -117,6 +131,7 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _axes,
     _tensor_memory,
     _wide,
+    _blocks,
     multicast_slice,
     _shared_memory,
     _depth,

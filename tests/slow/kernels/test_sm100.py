@@ -23,6 +23,8 @@ SAMPLE = (
     ("fp16:rrr", "swap_sm100_64x224x128_c1x4_s3_rm8"),
     ("e4m3:rcr>bf16:row-scales", "swap_sm100_128x64x128_c1x2_s8_rm8"),
     ("e5m2:rcr>bf16@fp32:tensor-scales+bias", "sm100_64x160x128_c2x4_s12_rm8"),
+    ("e4m3:rcr>bf16:block-scales", "sm100_128x192x128_c2x1_s5_rm8"),
+    ("e5m2:rcr>fp16:block-scales+bias+silu", "swap_sm100_128x256x256_c1x2_s2_rn8"),
 )
 COMPILE = """
 import json, sys
@@ -41,7 +43,7 @@ def measured(gemm, *target):
     return content
 kernel.compile_gemm = measured
 for i, (text, name) in enumerate(json.loads(sys.argv[1])):
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i % 2 == 1)
+    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i in (1, 3))
     Path(sys.argv[2], str(i)).write_bytes(FAMILIES["quack_sm100"].compile(spec, "kernel"))
 """
 

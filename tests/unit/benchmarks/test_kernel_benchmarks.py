@@ -106,7 +106,12 @@ def test_every_tile_depth_and_cluster_of_blackwell_is_compiled() -> None:
         configs = [(cast("Any", spec.config), spec.operands.a.dtype.bits) for spec in specs]
         return {(c.tile_m, c.tile_n, c.tile_k * b, c.cluster_m, c.cluster_n) for c, b in configs}
 
-    whole = space(kinds[0], sm100_compiles.GPU).configs
-    assert classes(specs) == classes([KernelSpec(config, kinds[0]) for config in whole])
+    def whole(operands: GemmOperands) -> list[KernelSpec]:
+        return [KernelSpec(one, operands) for one in space(operands, sm100_compiles.GPU).configs]
+
+    assert classes(specs) == classes(whole(kinds[0]))
+    blocks = GemmOperands.parse(sm100_compiles.BLOCKS)
+    assert classes(sm100_compiles.drawn(blocks)) == classes(whole(blocks))
+    assert not any(spec.batched for spec in sm100_compiles.drawn(blocks))
     points, *taken = sm100_compiles.refused().values()
-    assert points - sum(taken) == len(whole)
+    assert points - sum(taken) == len(whole(kinds[0]))

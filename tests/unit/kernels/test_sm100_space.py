@@ -13,12 +13,15 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import broken_rules, candidates, space
 from tilecast.kernels.families import FAMILIES, parse_config, same_code
+from tilecast.kernels.quack_sm100 import resources
 from tilecast.kernels.quack_sm100.config import Sm100Config
+from tilecast.kernels.quack_sm100.space import STAGES
 from tilecast.models.features.features import featurize
 
 B200 = hardware("B200")
 FAMILY = FAMILIES["quack_sm100"]
 PAIR = Sm100Config(128, 256, 64, cluster_m=2, stages=6)
+MX, MX_TEXT = Sm100Config(128, 192, 128, cluster_m=2, stages=7), "e4m3:rcr>bf16:block-scales"
 
 
 @pytest.mark.parametrize("text", ["bf16:rcr", "fp16:rrr", "e4m3:rcr>bf16:row-scales"])
@@ -43,6 +46,10 @@ def test_what_breaks_no_rule_is_in_the_space_and_nothing_else(text: str) -> None
         (PAIR, "bf16:rcr:c", "operands"),
         (PAIR, "bf16:rcr:silu-mul", "operands"),
         (PAIR, "bf16:rcr:row-groups", "operands"),
+        (PAIR, "bf16:rcr:block-scales", "operands"),
+        (replace(MX, tile_n=96), MX_TEXT, "blocks"),
+        (replace(MX, tile_m=64), MX_TEXT, "blocks"),
+        (replace(MX, tile_n=512, cluster_n=1), MX_TEXT, "blocks"),
         (replace(PAIR, tile_n=48), "bf16:rcr", "axes"),
         (replace(PAIR, cluster_m=4, cluster_n=4), "bf16:rcr", "axes"),
         (replace(PAIR, tile_n=512, cluster_m=1), "bf16:rcr", "wide"),
@@ -71,6 +78,23 @@ def test_a_pair_keeps_half_of_b_each() -> None:
     alone = Sm100Config(128, 256, 64, stages=4)
     (smem,) = space(LINEAR_BF16, B200).all().select([alone]).columns.smem_bytes
     assert smem == 4 * 49152 + 2 * 8192 + 1024
+
+
+def test_scales_of_blocks_take_room_in_every_stage_and_beside_the_accumulators() -> None:
+    """A stage is 128 + 192 / 2 rows of 128 bytes; 4 bytes for each of 128 rows, and of 256."""
+    operands = GemmOperands.parse(MX_TEXT)
+    table = space(operands, B200)
+    (smem,) = table.all().select([MX]).columns.smem_bytes
+    assert smem == 7 * 128 * 224 + 4096 + 7 * 4 * 256 + 2 * 8192 + 1024
+    configs = {(config.tile_m, config.tile_n) for config in table.configs}  # type: ignore[attr-defined]
+    assert configs == {(128, 64), (128, 128), (128, 192), (128, 256)}
+    columns = FAMILY.geometry(table.configs)
+    deeper = resources.smem_bytes(replace(columns, stages=columns.stages + 1), operands)
+    assert ((deeper > B200.smem_limit(1)) | (columns.stages == STAGES[-1])).all()
+    assert resources.accumulators(FAMILY.geometry([MX]), operands) == 2
+    wide = FAMILY.geometry([replace(MX, tile_n=256)])
+    assert resources.accumulators(wide, operands) == 1
+    assert resources.accumulators(wide, GemmOperands.parse("e4m3:rcr>bf16")) == 2
 
 
 def test_blackwell_has_candidates_of_its_own_and_they_have_features() -> None:

@@ -11,6 +11,8 @@ from tilecast.data_collection.timing import torch_reference
 from tilecast.data_collection.timing.tensors import (
     applied,
     group_ends,
+    in_tiles,
+    of_rows,
     poisoned_out,
     random_inputs,
     reference,
@@ -67,12 +69,34 @@ def test_pytorch_computes_what_the_operands_say(text: str) -> None:
     )
 
 
+def test_blocks_along_k_have_scales_of_their_own() -> None:
+    """As PyTorch stores them: the formula of its documentation, element by element."""
+    torch.manual_seed(0)
+    m, n, k = 200, 144, 160
+    problem = GemmProblem(m, n, k, operands=GemmOperands.parse("e4m3:rcr>bf16:block-scales"))
+    a, b, scale_a, scale_b = random_inputs(problem, "cpu")
+    assert (scale_a.numel(), scale_b.numel()) == (2 * 2 * 512, 2 * 2 * 512)
+
+    def of(scales: torch.Tensor, row: int, place: int) -> float:
+        tile, block = 2 * (row // 128) + place // 128, place // 32 % 4
+        return scales[512 * tile + 16 * (row % 32) + 4 * (row % 128 // 32) + block].float().item()
+
+    result = reference(problem, (a, b, scale_a, scale_b))
+    for i, j in ((0, 0), (33, 143), (137, 70), (199, 128)):
+        row = [a[i, p].float().item() * of(scale_a, i, p) for p in range(k)]
+        column = [b[p, j].float().item() * of(scale_b, j, p) for p in range(k)]
+        right = sum(x * y for x, y in zip(row, column, strict=True))
+        assert result[i, j].item() == pytest.approx(right, rel=1e-4, abs=1e-3)
+    assert torch.equal(in_tiles(of_rows(scale_a, m, k)).float(), scale_a.float())
+    assert {0.5, 1.0, 2.0} <= set(scale_a.float().tolist())
+
+
 def test_a_gate_is_of_the_half_that_its_name_begins_with() -> None:
     first, second = torch.randn(3, 8), torch.randn(3, 8)
     both = torch.cat((first, second), 1)
     silu = torch.nn.functional.silu
-    assert torch.equal(applied("silu-mul", both, {}), silu(first) * second)
-    assert torch.equal(applied("mul-silu", both, {}), silu(second) * first)
+    torch.testing.assert_close(applied("silu-mul", both, {}), silu(first) * second)
+    torch.testing.assert_close(applied("mul-silu", both, {}), silu(second) * first)
 
 
 @pytest.mark.parametrize("text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed
+from tilecast.inductor_hook.describe.arguments import launch_arguments
 from tilecast.inductor_hook.describe.from_ir import read
+from tilecast.inductor_hook.describe.layout import Stored
 from tilecast.inductor_hook.describe.matmul import Matmul, NotCovered
-from tilecast.inductor_hook.describe.product import OPERATORS
+from tilecast.inductor_hook.describe.product import OPERATORS, READERS, Request
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import fast_accumulation
 from tilecast.inductor_hook.run import static
@@ -71,11 +74,16 @@ def test_int_mm(graph: Any) -> None:
     assert read(int_linear(M, N, K), "int_mm") == Matmul(_problem(INT8), False)
 
 
+_blocks = partial(scale, dtype=torch.float8_e8m0fnu)
 SCALES: dict[str, tuple[str, Callable[[], list[Any]]]] = {
     "one number": ("tensor-scales", lambda: [scale("scale_a", 1), scale("scale_b", 1)]),
     "no dimension": ("tensor-scales", lambda: [scale("scale_a"), scale("scale_b")]),
     "a matrix of one": ("tensor-scales", lambda: [scale("scale_a", 1, 1), scale("scale_b", 1)]),
     "rows": ("row-scales", lambda: [scale("scale_a", M, 1), scale("scale_b", 1, N)]),
+    "blocks": (
+        "block-scales",
+        lambda: [_blocks("scale_a", M * K // 32), _blocks("scale_b", 4, N * K // 128)],
+    ),
     "rows, transposed": (
         "row-scales",
         lambda: [scale("scale_a", M, 1, stride=[1, M]), scale("scale_b", 1, N, stride=[1, 1])],
@@ -131,11 +139,16 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: _scaled(scale("scale_a", 1), scale("scale_b", 1, dtype=torch.float16)),
-        "scales of fp16; allowed: fp32",
+        "scales of fp32 and fp16; allowed: fp32",
+    ),
+    (lambda: _scaled(_blocks("s", 1), _blocks("t", 1)), "e8m0; allowed: contiguous tiles of 128"),
+    (
+        lambda: _scaled(_blocks("s", M * K // 32), _blocks("t", 4, N * K // 128, stride=[1, 4])),
+        "e8m0; allowed: contiguous tiles of 128",
     ),
     (
-        lambda: _scaled(*(scale(name, 1, dtype=torch.float8_e8m0fnu) for name in "st")),
-        "dtype float8_e8m0fnu is not known",
+        lambda: _scaled(_blocks("s", M * K // 32), scale("t", 1)),
+        "scales of e8m0 and fp32; allowed: fp32",
     ),
     (lambda: _scaled(scale("one", 1), scale("one", 1)), "views of one buffer"),
     (
@@ -228,6 +241,26 @@ def test_scaled_mm_by_recipe_gets_choices(
         choices = lowered(lower, *scaled_linear(M, N, K, scales=scales()).nodes())
     assert len(_ours(choices)) == len(choices) == 3
     assert {spec.operands.text for spec in hook} == {operands}
+
+
+def test_scales_of_blocks_are_read_by_their_recipe_alone() -> None:
+    """``ScalingType.BlockWise1x32`` in ``SwizzleType.SWIZZLE_32_4_4``; others are PyTorch's."""
+
+    def asked(*kind: int, dtype: torch.dtype = torch.float8_e8m0fnu) -> Request | None:
+        a, b = (torch.empty(x, K, dtype=torch.float8_e4m3fn, device="meta") for x in (M, N))
+        scale_a, scale_b = (torch.empty(x * K // 32, dtype=dtype, device="meta") for x in (M, N))
+        recipe = [kind[0]], [*kind[1:]]
+        scaled = [scale_a], *recipe, [scale_b], *recipe
+        return READERS["_scaled_mm_v2"](a, b.T, *scaled, None, torch.bfloat16)
+
+    request = asked(3, 1)
+    assert request is not None
+    problem = request.product.problem(Stored.of(request.a), Stored.of(request.b))
+    assert problem == _problem("e4m3:rcr>bf16@fp32:block-scales")
+    launched = launch_arguments(problem.operands.extras, request.values)
+    assert [value.shape for value in launched] == [(M * K // 32,), (N * K // 32,)]
+    assert asked(3) is asked(3, 0) is asked(1) is asked(2, 1) is asked(0) is None
+    assert asked(3, 1, dtype=torch.float32) is None
 
 
 UNCOVERED: dict[str, dict[str, Any]] = {
