@@ -1436,8 +1436,7 @@ def test_torch_writes_float32_where_a_kernel_fails(
 def test_a_gpu_that_fails_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     load, tried = static.loaded_kernel, []
     matmul = _static("bf16:rcr")
-    # Compiled by now: what failed longer ago than a pause would be tried again.
-    load(matmul.spec, 0)
+    load(matmul.spec, 0)  # compiles it
 
     def loaded_kernel(spec: KernelSpec, device: int) -> Any:
         tried.append(device)
