@@ -124,18 +124,19 @@ class GemmProblem:
         return self.batch > 1 and not self.operands.groups
 
     @property
-    def products(self) -> int:
-        """Products of `rows` rows that are taken to take as long.
+    def products(self) -> float:
+        """Products that are not empty: all of a batch; of groups, as many as should get rows.
 
-        How grouped rows are spread is known on the device alone. They count as spread evenly, one a
-        group where there are fewer rows than groups.
+        Where rows go is known on the device alone. Groups are taken to share them by the flat
+        Dirichlet distribution, as `tilecast.data_collection.timing.tensors.group_ends` draws them.
         """
-        return min(self.batch, self.m) if self.operands.groups else self.batch
+        groups = self.batch
+        return groups * self.m / (groups + self.m - 1) if self.operands.groups else groups
 
     @property
     def rows(self) -> int:
-        """Rows of one of the `products`."""
-        return -(-self.m // self.products) if self.operands.groups else self.m
+        """Rows of one of the `products`; of groups their mean, rounded down."""
+        return -(-self.m // self.batch) if self.operands.groups else self.m
 
     @property
     def out_n(self) -> int:
@@ -179,7 +180,7 @@ class GemmProblem:
         """Bytes of all matrices, also of B for groups without rows."""
         return self._bytes(self.batch)
 
-    def _bytes(self, products: int) -> float:
+    def _bytes(self, products: float) -> float:
         """Of A, out, and B of some products."""
         operands = self.operands
         a = operands.a.dtype.bytes(self.m * self.k)

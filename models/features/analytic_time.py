@@ -9,6 +9,7 @@ import numpy as np
 from tilecast.heuristics.config import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.features.group_tiles import expected
 from tilecast.models.features.l2_loads import Loads
 from tilecast.models.features.tile_numbers import TileNumbers
 from tilecast.models.features.tile_waves import Waves
@@ -77,20 +78,20 @@ def times(
         busy = np.sqrt(squares + np.where(in_turn, among, 0))
         return together, busy + np.where(in_turn, ending, apart)
 
-    full = np.floor(waves.count)
+    full = np.floor(waves.clusters / waves.slots)
     last = waves.clusters - full * waves.slots
     full_loads, full_wave = wave(waves.slots)
     last_loads, last_wave = wave(np.maximum(last, 1))
-    l2 = full * full_loads + np.where(last > 0, last_loads, 0)
+    l2 = expected(full * full_loads + np.where(last > 0, last_loads, 0))
     serial = full * full_wave + np.where(last > 0, last_wave, 0)
     rounds = waves.whole * waves.ctas_on_sm
     compute, latency = rounds * multiplied, waves.whole * waited
     dram = problem.min_bytes / dram_rate
     wave_bytes = problem.k * (waves.rows * tile.row_bytes + waves.columns * tile.column_bytes)
     memory = np.maximum(np.maximum(dram, l2), latency)
-    analytic = LAUNCH_TIME + np.sqrt(serial**2 + dram**2)
+    analytic = LAUNCH_TIME + expected(np.sqrt(serial**2 + dram**2))
     roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
-    alone = np.maximum(multiplied, np.where(full > 0, full_loads, last_loads))
+    alone = np.maximum(multiplied, expected(np.where(full > 0, full_loads, last_loads)))
     plain: dict[str, np.ndarray | float] = {
         "dram_time": math.log2(dram),
         "tile_epilogue_share": stored / alone,
@@ -100,7 +101,7 @@ def times(
         "l2_time": l2,
         "latency_time": latency,
         "epilogue_time": rounds * stored,
-        "serial_time": serial,
+        "serial_time": expected(serial),
         "wave_bytes": wave_bytes / hardware.l2_bytes,
         "wave_traffic_time": np.maximum(dram, waves.count * wave_bytes / dram_rate),
         "compute_to_memory": compute / memory,

@@ -20,6 +20,7 @@ from tilecast.heuristics.operands import COLUMN, ROW
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.analytic_time import times
+from tilecast.models.features.group_tiles import expected
 from tilecast.models.features.l2_loads import Loads
 from tilecast.models.features.tile_numbers import (
     TILE_FEATURES,
@@ -267,7 +268,7 @@ def _of_configs(
     """
     waves = Waves.of(problem, config, hardware)
     loads = Loads.of(problem, config, tile)
-    tiles, handed_out = waves.tiles_m * waves.tiles_n, waves.clusters * waves.cluster
+    tiles, handed_out = waves.tiles_m * waves.tiles_n, expected(waves.clusters) * waves.cluster
     parts, part_times = times(problem, config, tile, waves, loads, hardware)
     plain = parts | {
         "rows_alignment": loads.rows_alignment,

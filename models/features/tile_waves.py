@@ -9,6 +9,7 @@ import numpy as np
 from tilecast.heuristics.config import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.features.group_tiles import expected, group_tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,8 @@ class Waves:
     cluster: np.ndarray
     """CTAs of a cluster."""
     clusters: np.ndarray
-    """Clusters in all: tiles are handed out in whole ones."""
+    """Clusters in all: tiles are handed out in whole ones. Of groups [draws, configs], for each
+    of the `group_tiles`; what follows is the mean over these."""
     slots: np.ndarray
     """Clusters that the GPU holds at once."""
     count: np.ndarray
@@ -51,12 +53,14 @@ class Waves:
         rows, columns = float(problem.rows), float(problem.n)  # integers are divided far slower
         extent_m = np.where(swapped, columns, rows)
         extent_n = np.where(swapped, rows, columns)
-        tiles_m = _along_rows(problem, extent_m, config.tile_m)
         tiles_n = np.ceil(extent_n / config.tile_n)
-        clusters_m = _along_rows(problem, extent_m, config.tile_m * config.cluster_m)
         clusters_n = np.ceil(tiles_n / config.cluster_n)
+        tiles_m = _along_rows(problem, extent_m, config.tile_m)
+        clusters_m = _along_rows(problem, extent_m, config.tile_m * config.cluster_m)
         cluster = config.cluster_m * config.cluster_n * config.split_k
-        clusters = clusters_m * clusters_n * problem.products
+        clusters = clusters_m * clusters_n
+        tiles_m = expected(tiles_m) / problem.products
+        clusters_m = expected(clusters_m) / problem.products
         slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
         length = np.where(along_m, clusters_m, clusters_n)
         held = np.minimum(slots, clusters_m * clusters_n)
@@ -74,21 +78,19 @@ class Waves:
             cluster,
             clusters,
             slots,
-            count,
-            np.ceil(count),
+            expected(count),
+            expected(np.ceil(count)),
             np.where(along_m, along, across) * config.cluster_m,
             np.where(along_m, across, along) * config.cluster_n,
-            resident / busy_sms,
-            busy_sms,
+            expected(resident / busy_sms),
+            expected(busy_sms),
         )
 
 
 def _along_rows(problem: GemmProblem, extent: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Steps that cover the kernel's rows: whole ones, or those that a group of rows has on average.
-
-    A group has any number of rows, so that its last step is half full. If whole steps covered the
-    mean, kernels that suit no other number would rank first (models/EXPERIMENTS.md).
-    """
-    if problem.operands.groups:
-        return np.maximum(1, problem.m / problem.products / step + 0.5)
-    return np.ceil(extent / step)
+    """Steps that cover the kernel's rows in all products together; of groups for each draw."""
+    if not problem.operands.groups:
+        return np.ceil(extent / step) * problem.products
+    steps, of = np.unique(step.astype(int), return_inverse=True)
+    drawn = [group_tiles(problem.m, problem.batch, one) for one in steps.tolist()]
+    return np.transpose(drawn)[:, of]

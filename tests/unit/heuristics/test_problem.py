@@ -125,14 +125,18 @@ def test_flops_and_bytes(m: int, n8: int, k8: int, batch: int, out_dtype: str) -
 @pytest.mark.parametrize(
     ("text", "rows", "products"),
     [
-        ("8x4096x64x128", 512, 8),
-        ("8x100x64x128", 13, 8),
-        ("8x3x64x128", 1, 3),
+        ("8x4096x64x128", 512, 8 * 4096 / 4103),
+        ("8x100x64x128", 13, 8 * 100 / 107),
+        ("8x3x64x128", 1, 2.4),
+        ("64x64x64x128", 1, 64 * 64 / 127),
+        ("9x1x64x128", 1, 1),
         ("1x5x64x128", 5, 1),
     ],
 )
-def test_grouped_rows_count_as_spread_evenly(text: str, rows: int, products: int) -> None:
-    """Each row is multiplied once, and the weights of a group are read if it has any."""
+def test_weights_are_read_of_groups_that_are_expected_to_get_rows(
+    text: str, rows: int, products: float
+) -> None:
+    """Each row is multiplied once, wherever it goes; half of 64 groups get none of 64 rows."""
     problem = GemmProblem.parse(text, GemmOperands.parse("bf16:rcr:row-groups"))
     assert (problem.rows, problem.products, problem.batched) == (rows, products, False)
     assert problem.flops == 2 * problem.m * 64 * 128

@@ -15,6 +15,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, config_table, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize
+from tilecast.models.features.group_tiles import group_tiles
 
 H200 = hardware("H200")
 PLAIN = QuackConfig(128, 256, 64, 1, 1, stages=4)
@@ -68,30 +69,33 @@ def test_configs_are_compared_with_all_candidates_whichever_are_asked_about() ->
     assert featurize(PROBLEM, far, H200)[0, over_least] >= 0
 
 
-@pytest.mark.parametrize("text", ["8x4096x2048x1024", "64x512x2048x1024", "99x12x64x1024"])
-def test_even_groups_look_like_a_batch_of_as_many_rows(text: str) -> None:
+@pytest.mark.parametrize("text", ["8x4096x2048x1024", "64x512x2048x1024", "100x25x64x1024"])
+def test_groups_look_like_a_batch_of_those_that_are_filled(text: str) -> None:
     grouped = GemmProblem.parse(text, GemmOperands.parse("bf16:rcr:row-groups"))
-    batch = GemmProblem(grouped.rows, grouped.n, grouped.k, grouped.products)
+    batch = GemmProblem(grouped.rows, grouped.n, grouped.k, round(grouped.products))
     one, other = _features(grouped, PLAIN), _features(batch, PLAIN)
     # But for what follows from how many tiles there are, and from which configs compete.
-    alike = (
-        "log_m",
-        "log_rows",
-        "log_flops",
-        "problem_intensity",
-        "dram_time",
-        "tiles_n",
-        "k_steps",
-    )
-    assert [one[name] for name in alike] == [other[name] for name in alike]
-    # A group's last tile is half full on average.
-    rows = grouped.rows / PLAIN.tile_m + 0.5
-    assert 2 ** one["tiles_m"] == pytest.approx(max(rows, 1.0))
-    assert 2 ** one["tiles"] == pytest.approx(
-        max(rows, 1.0) * 2 ** other["tiles_n"] * grouped.products
-    )
+    same = ("log_m", "log_rows", "tiles_n", "k_steps")
+    assert [one[name] for name in same] == [other[name] for name in same]
+    assert one["dram_time"] == pytest.approx(other["dram_time"], abs=0.02)
+    drawn = group_tiles(grouped.m, grouped.batch, PLAIN.tile_m).mean()
+    assert 2 ** one["tiles_m"] == pytest.approx(drawn / grouped.products)
+    assert 2 ** one["tiles"] == pytest.approx(drawn * 2 ** other["tiles_n"])
     configs = candidates(grouped, H200)
     assert np.isfinite(featurize(grouped, configs, H200)).all()
+
+
+def test_waves_of_groups_are_the_mean_of_what_may_be_drawn() -> None:
+    """One row goes to each of 15 to 20 of 66 groups as a rule, of which each has 8 tiles."""
+    grouped = GemmProblem.parse("66x24x2048x1024", GemmOperands.parse("bf16:rcr:row-groups"))
+    drawn = 8 * group_tiles(24, 66, PLAIN.tile_m)
+    assert drawn.min() < 132 < drawn.max()
+    features = _features(grouped, PLAIN)
+    assert features["waves"] == pytest.approx(drawn.mean() / 132)
+    whole = np.ceil(drawn / 132).mean()
+    assert 1 < whole < 2
+    assert features["wave_efficiency"] == pytest.approx(features["waves"] / whole)
+    assert features["busy_sms"] == pytest.approx(np.minimum(drawn, 132).mean() / 132)
 
 
 def test_operands_of_half_the_width_halve_bytes_and_double_the_rate() -> None:
