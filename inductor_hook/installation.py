@@ -326,7 +326,7 @@ def _keeping_rows(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
     return can_pad(home, stock)
 
 
-def _beside(
+def _with_choices_of_groups(
     stock: Callable[..., T],
     op: str,
     choices: list[Any],
@@ -384,7 +384,9 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     FLEX_GEMM.module: partial(_rank, "flex_gemm", FLEX_GEMM),
     PATTERNS.module: _pass_over_graphs,
     PADDING.module: partial(_swap, PADDING, _keeping_rows),
-    GROUPED.module: partial(_swap, GROUPED, lambda home, stock: partial(_beside, stock)),
+    GROUPED.module: partial(
+        _swap, GROUPED, lambda home, stock: partial(_with_choices_of_groups, stock)
+    ),
     DECOMPOSITIONS.module: _keep_products,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

@@ -2,10 +2,10 @@
 
 ``python benchmarks/kernels/grouped_compiled.py`` on one GPU. On layers of `mixtures.grouped`, each
 variant compiles with empty caches of Inductor, after another product has taken out what all have in
-common. Tilecast keeps the kernels that it compiles; set ``TILECAST_CACHE`` to an empty folder to
-begin without any. Then what the variants selected and ``torch._grouped_mm`` are timed side by side
-as `tilecast collect` times kernels, with rows that are spread at random. Inductor tunes Triton's
-kernels with rows that are spread evenly.
+common. Tilecast compiles twice, and keeps its kernels: the second time they are there. Set
+``TILECAST_CACHE`` to an empty folder to begin without any. Then what the variants selected and
+``torch._grouped_mm`` are timed side by side as `tilecast collect` times kernels, with rows that are
+spread at random. Inductor tunes Triton's kernels with rows that are spread evenly.
 """
 
 import sys
@@ -33,6 +33,7 @@ from runner import Row, Sweep, ratios
 from variants import Variant, competing, compiled, selection, share_ptxas
 
 EAGER, RIVAL, OURS = "eager", "ATEN,TRITON", "TILECAST k=5"
+AGAIN = f"{OURS}, kernels there"
 VARIANTS = (Variant(OURS), Variant(RIVAL))
 ROUNDS = {"burst": 12, "sustained": 24}
 MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
@@ -63,7 +64,9 @@ class CompiledRaces(Races):
 
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Compile a problem with each variant, check what was selected, and time it."""
-        # Once: it takes away what variants compiled.
+        # Before all others: it takes away what variants compiled.
+        torch._dynamo.reset()
+        *_, cold = self.compile(problem, VARIANTS[0])
         torch._dynamo.reset()
         self.calls = {EAGER: library_launch(problem.operands)}
         selected, seconds = {}, {}
@@ -71,6 +74,7 @@ class CompiledRaces(Races):
             name = variant.name
             call, selected[name], seconds[name] = self.compile(problem, variant)
             self.calls[name] = _with_weight(call)
+        seconds = {**seconds, OURS: cold, AGAIN: seconds[OURS]}
         bench = self.bench(problem, careful=False)
         times = {}
         for regime in regimes(problem):
@@ -118,8 +122,11 @@ def figures(rows: Sequence[Row]) -> Row:
                 for name in (EAGER, RIVAL)
             }
     if rows:
-        taken = {v.name: [row["compile_seconds"][v.name] for row in rows] for v in VARIANTS}
-        found["compile time"] = ratios(taken[OURS], taken[RIVAL])
+        for name in (OURS, AGAIN):
+            taken = [row["compile_seconds"] for row in rows if name in row["compile_seconds"]]
+            if taken:
+                share = ratios([one[name] for one in taken], [one[RIVAL] for one in taken])
+                found[f"compile time of {name}"] = share
     return found
 
 

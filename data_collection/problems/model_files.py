@@ -112,11 +112,11 @@ def model_problems(
         The products, and what of the model is left out, in words.
 
     Raises:
-        TilecastError: as `read_model`; no layer has inputs in multiples of 8; or a number of rows
-            is not allowed.
+        TilecastError: the file cannot be read; as `decoder`; no layer has inputs in multiples of 8;
+            or a number of rows is not allowed.
     """
-    config = _read(path)
-    model = _decoder(config, shards)
+    config = read_config(path)
+    model = decoder(config, shards)
     layers = {*model.layers(), *model.unfused()}
     families = {(-(-n // MULTIPLE) * MULTIPLE, k) for n, k in layers if k % MULTIPLE == 0}
     if not families:
@@ -129,18 +129,8 @@ def model_problems(
     ]
 
 
-def read_model(path: Path, shards: Sequence[int]) -> Decoder:
-    """The layers that a model's configuration describes.
-
-    Raises:
-        TilecastError: the file cannot be read, or lacks an extent; its attention is latent; whether
-            its MLP has a gate is not known; or a degree does not divide its heads and intermediate
-            sizes, or neither divides its key-value heads nor is a multiple of them.
-    """
-    return _decoder(_read(path), shards)
-
-
-def _read(path: Path) -> _Config:
+def read_config(path: Path) -> _Config:
+    """What a ``config.json`` says; TilecastError where it cannot be read."""
     nothing = _Config(path, {}, ())
     try:
         whole = json.loads(read_whole(path, MOST_BYTES).decode("utf-8-sig"))
@@ -160,7 +150,14 @@ def _read(path: Path) -> _Config:
     return _Config(path, text, tuple(others))
 
 
-def _decoder(config: _Config, shards: Sequence[int]) -> Decoder:
+def decoder(config: _Config, shards: Sequence[int]) -> Decoder:
+    """The layers that a model's configuration describes.
+
+    Raises:
+        TilecastError: it lacks an extent; its attention is latent; whether its MLP has a gate is
+            not known; or a degree does not divide its heads and intermediate sizes, or neither
+            divides its key-value heads nor is a multiple of them.
+    """
     found = {name: config.extent(name) for name in NAMES}
     hidden, heads = found["hidden"], found["heads"]
     _check_layers(config)

@@ -81,24 +81,14 @@ def read(
         operands = GemmOperands.product(of_a, of_b, written)
         if "offsets" in given:
             batch = b.get_size()[:1]
-            _fixed("the number of groups", batch[0])
-            # No model decides for each call; and threads store no groups.
-            _fixed("the number of their rows", rows)
-            ends = stored(given["offsets"].get_layout())
-            if any_rows or not ends_groups(ends, batch[0], sizes):
-                raise NotCovered("groups whose ends or rows no kernel takes")
+            _check_groups(given["offsets"], batch[0], rows, any_rows, sizes)
             operands = operands.grouped()
         if "scale_b" in given:
             operands = _scaled(operands, given, out, fast, bool(fused))
         if "bias" in given:
             product = (*out.size[:-1], columns)
             kind = _kind(given["bias"], product, out.dtype, written.major, V.graph)
-            if kind != ROW and (fused or not OPERATORS[op].adds):
-                raise NotCovered("the bias is no row of out's dtype")
-            steps = adding(kind, alpha, beta)
-            if not steps:
-                raise NotCovered(f"no kernel adds such a bias with alpha={alpha} and beta={beta}")
-            operands = operands.then(*steps)
+            operands = operands.then(*_adding(op, kind, alpha, beta))
             if kind == MATRIX:
                 inputs = tuple("c" if name == "bias" else name for name in inputs)
         for step in epilogue:
@@ -125,6 +115,30 @@ def read(
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
     batched = bool(batch) and not operands.groups
     return Matmul(hint, batched, m_range, batch_range, alpha, beta, inputs, any_rows)
+
+
+def _check_groups(ends: Any, groups: Any, rows: Any, any_rows: bool, sizes: Any) -> None:
+    """Refuse groups of rows that no kernel takes: threads store none."""
+    _fixed("the number of groups", groups)
+    # No model decides for each call.
+    _fixed("the number of their rows", rows)
+    if any_rows or not ends_groups(stored(ends.get_layout()), groups, sizes):
+        raise NotCovered("groups whose ends or rows no kernel takes")
+
+
+def _adds(op: str) -> bool:
+    """Whether an operator adds anything that broadcasts; the others add a row at most."""
+    return op in OPERATORS and OPERATORS[op].adds
+
+
+def _adding(op: str, kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
+    """The steps that add a bias of a `_kind`."""
+    if kind != ROW and not _adds(op):
+        raise NotCovered("the bias is no row of out's dtype")
+    steps = adding(kind, alpha, beta)
+    if not steps:
+        raise NotCovered(f"no kernel adds such a bias with alpha={alpha} and beta={beta}")
+    return steps
 
 
 def _scaled(
@@ -253,7 +267,7 @@ def _check_alignment(name: str, node: Any, graph: Any) -> None:
 
 
 def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
-    if op not in OPERATORS or not OPERATORS[op].adds:
+    if not _adds(op):
         return 1, 1
     factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
     for factor in factors:

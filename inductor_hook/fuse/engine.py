@@ -28,7 +28,7 @@ from tilecast.inductor_hook.fuse.int8 import quantized_products
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.offer import precompile
 from tilecast.inductor_hook.offer.grouped import makers
-from tilecast.inductor_hook.offer.offer import FUSED, own
+from tilecast.inductor_hook.offer.offer import FUSED, fused_choices
 from tilecast.inductor_hook.patch.torch_versions import autotuned
 from tilecast.inductor_hook.settings import asked
 
@@ -134,7 +134,7 @@ class FusedProduct:
         if not settings or (settings.k == 1 and self.fused.columns_for_one > 1):
             return None
         names = ("A", "B", *(extra.name for extra in self.fused.extras))
-        choices = own(settings, inputs, names, self.fused.epilogue)
+        choices = fused_choices(settings, inputs, names, self.fused.epilogue)
         if not choices:
             return None
         if settings.k == 1:

@@ -60,5 +60,5 @@ class OperatorCall(ExternKernelOut):
             [config.name for config in choice.configs],
             operands.text,
             model if matmul.dynamic else [],
-            *(float(matmul.alpha), float(matmul.beta)),
+            *(float(matmul.alpha), float(matmul.beta), choice.untried),
         ]

@@ -138,7 +138,7 @@ def _of_aten(templates: Any, template_choices: Any) -> Any:
     return {uid: some for uid, some in template_choices.items() if uid in aten}
 
 
-def own(
+def fused_choices(
     settings: Settings, kernel_inputs: Any, inputs: Sequence[str], epilogue: Sequence[str]
 ) -> list[TilecastCaller]:
     """The choices for a fused product, best first.

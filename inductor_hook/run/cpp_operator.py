@@ -15,7 +15,7 @@ from tilecast.inductor_hook.run.static import StaticMatmul
 
 _SCHEMA = (
     "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, str[] configs, str operands, "
-    "str[] model, float alpha, float beta) -> ()"
+    "str[] model, float alpha, float beta, bool untried=False) -> ()"
 )
 
 
@@ -29,6 +29,7 @@ def launch(
     model: Sequence[str],
     alpha: float,
     beta: float,
+    untried: bool = False,
 ) -> None:
     """Write to ``out`` what one of some kernels makes of A and B, as a `StaticMatmul` does.
 
@@ -44,9 +45,10 @@ def launch(
             nothing where these are fixed.
         alpha: factor of the product.
         beta: factor of a matrix that the kernel adds.
+        untried: whether nobody has run the kernels on such a GPU: first results are checked.
     """
     any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
-    matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model))
+    matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model), untried)
     kinds = GemmOperands.parse(operands).extras
     values = dict(zip(tensor_names(kinds), extras, strict=True))
     arguments = launch_arguments(kinds, values | {"alpha": alpha, "beta": beta})
@@ -55,15 +57,21 @@ def launch(
 
 @cache
 def _named(
-    configs: tuple[str, ...], operands: str, batched: bool, any_rows: bool, model: tuple[str, ...]
+    configs: tuple[str, ...],
+    operands: str,
+    batched: bool,
+    any_rows: bool,
+    model: tuple[str, ...],
+    untried: bool,
 ) -> StaticMatmul | DynamicMatmul:
     if not model:
         (config,) = configs
-        return StaticMatmul.named(config, operands, batched, any_rows)
+        return StaticMatmul.named(config, operands, batched, any_rows, untried)
     folder, power, digest, *invariant = model
     return DynamicMatmul.named(
         *(configs, operands, batched, any_rows),
-        **{"model": folder, "power": power, "digest": digest, "invariant": bool(invariant)},
+        **{"model": folder, "power": power, "digest": digest},
+        **{"invariant": bool(invariant), "untried": untried},
     )
 
 

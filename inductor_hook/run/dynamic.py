@@ -32,6 +32,7 @@ class DynamicMatmul:
         power: str,
         digest: str,
         invariant: bool = False,
+        untried: bool = False,
     ):
         """Take what may run, and the model that chooses.
 
@@ -41,8 +42,9 @@ class DynamicMatmul:
             power: the objective.
             digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
             invariant: whether rows have to be the same in every batch: torch multiplies nothing.
+            untried: as of `StaticMatmul`.
         """
-        self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
+        self.matmuls = {spec.config: StaticMatmul(spec, untried) for spec in specs}
         self.operands = specs[0].operands
         self._model, self._power, self._digest = model, power, digest
         self._invariant = invariant
@@ -55,12 +57,12 @@ class DynamicMatmul:
         operands: str,
         batched: bool,
         any_rows: bool = False,
-        **model: Any,
+        **options: Any,
     ) -> Self:
         """As generated code makes one: of names instead of objects."""
         specs = named_specs(configs, operands, batched, any_rows)
         begin(specs)
-        return cls(specs, **model)
+        return cls(specs, **options)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float

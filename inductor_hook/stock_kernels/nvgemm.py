@@ -34,7 +34,7 @@ def kernel_operands(metadata: Any) -> GemmOperands:
     """Dtypes and majors of a kernel, from the ``OperatorMetadata`` of a `STOCK_OPERATOR`.
 
     Raises:
-        TilecastError: a dtype that no config is for, such as fp8.
+        TilecastError: a dtype that no config is for, such as fp4.
     """
     a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
     # A stride is 1 for the contiguous extent and 0 for the others.

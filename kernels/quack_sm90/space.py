@@ -51,7 +51,6 @@ STAGES = tuple(range(2, 13))
 CTAS_PER_SM = (1, 2)
 SWIZZLE = 8
 RASTERS = ("m", "n")
-SCHEDULES = ("coop", "pong")
 
 NEVER_NEAR: tuple[dict[str, object], ...] = (
     {"tile_m": 320},  # 6.5%

@@ -94,10 +94,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         refuse(folder, f"{MANIFEST} cannot be read ({error.strerror})")
     except (ValueError, AttributeError, RecursionError) as error:
         refuse(folder, f"{MANIFEST} is cut short or edited ({shortened(error)})")
-    for name, ours in VERSIONS.items():
-        if manifest.get(name) != ours:
-            theirs = shortened(manifest.get(name))
-            refuse(folder, f"its {name} is {theirs}, this tilecast has {ours}")
+    for name, wanted in VERSIONS.items():
+        if manifest.get(name) != wanted:
+            other = shortened(manifest.get(name))
+            refuse(folder, f"its {name} is {other}, this tilecast has {wanted}")
     if stated != found:
         refuse(folder, f"{MANIFEST} was edited: its digest does not match")
     with understood(folder):

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from tilecast.data_collection.problems.language_models import MODELS
-from tilecast.data_collection.problems.model_files import model_problems, read_model
+from tilecast.data_collection.problems.model_files import (
+    decoder,
+    model_problems,
+    read_config,
+)
 from tilecast.heuristics.errors import TilecastError
 
 LLAMA = {
@@ -37,20 +41,20 @@ def _config(tmp_path: Path, config: object) -> Path:
 
 def test_a_model_that_is_known_has_the_layers_that_are_known(tmp_path: Path) -> None:
     (known,) = [model for model in MODELS if model.name == "Llama-3.1-8B"]
-    read = read_model(_config(tmp_path, LLAMA), (1, 2, 4, 8))
+    read = decoder(read_config(_config(tmp_path, LLAMA)), (1, 2, 4, 8))
     assert list(read.families()) == list(known.families())
-    whole = read_model(_config(tmp_path, {"text_config": LLAMA, "hidden_size": 1}), (1,))
+    whole = decoder(read_config(_config(tmp_path, {"text_config": LLAMA, "hidden_size": 1})), (1,))
     assert whole.hidden == 4096
 
 
 def test_extents_that_a_configuration_leaves_out_follow_from_the_others(tmp_path: Path) -> None:
-    model = read_model(_config(tmp_path, GPT2), (1,))
+    model = decoder(read_config(_config(tmp_path, GPT2)), (1,))
     assert (model.intermediate, model.kv_heads, model.head_dim) == (6400, 25, 64)
     assert not model.gated
     assert (3 * 1600, 1600) in model.families()
-    assert read_model(_config(tmp_path, MIXTRAL), (1,)).experts == 8
-    assert read_model(_config(tmp_path, MIXTRAL), (1,)).intermediate == 14336
-    moe = read_model(_config(tmp_path, QWEN_MOE), (1,))
+    assert decoder(read_config(_config(tmp_path, MIXTRAL)), (1,)).experts == 8
+    assert decoder(read_config(_config(tmp_path, MIXTRAL)), (1,)).intermediate == 14336
+    moe = decoder(read_config(_config(tmp_path, QWEN_MOE)), (1,))
     assert (moe.intermediate, moe.head_dim, moe.experts) == (768, 64, 128)
 
 
@@ -104,21 +108,21 @@ def _layers(
 def test_layers_of_a_type_of_model(
     tmp_path: Path, config: dict, expected: set[tuple[int, int]]
 ) -> None:
-    assert set(read_model(_config(tmp_path, config), (1,)).layers()) == expected
+    assert set(decoder(read_config(_config(tmp_path, config)), (1,)).layers()) == expected
 
 
 def test_mlps_beside_the_experts(tmp_path: Path) -> None:
     moe = QWEN_MOE | {"shared_expert_intermediate_size": 2816, "n_shared_experts": 0}
-    layers = set(read_model(_config(tmp_path, moe), (1,)).layers())
+    layers = set(decoder(read_config(_config(tmp_path, moe)), (1,)).layers())
     assert _mlp(4096, 2816, True) | _mlp(4096, 768, True) <= layers
     assert not _mlp(4096, 14336, True) & layers
     some = QWEN_MOE | {"n_shared_experts": 2, "first_k_dense_replace": 1}
-    layers = set(read_model(_config(tmp_path, some), (1,)).layers())
+    layers = set(decoder(read_config(_config(tmp_path, some)), (1,)).layers())
     assert _mlp(4096, 1536, True) | _mlp(4096, 768, True) | _mlp(4096, 14336, True) <= layers
     with pytest.raises(TilecastError, match="degree 11 does not split the model"):
-        read_model(_config(tmp_path, some), (11,))
+        decoder(read_config(_config(tmp_path, some)), (11,))
     granite = LLAMA | {"num_local_experts": 32, "shared_intermediate_size": 1024}
-    layers = set(read_model(_config(tmp_path, granite), (1,)).layers())
+    layers = set(decoder(read_config(_config(tmp_path, granite)), (1,)).layers())
     assert _mlp(4096, 1024, True) | _mlp(4096, 14336, True) | {(32, 4096)} <= layers
 
 
@@ -127,7 +131,9 @@ def test_a_degree_divides_key_value_heads_or_repeats_them(
     tmp_path: Path, kv_heads: int, degree: int, held: int
 ) -> None:
     model = LLAMA | {"num_attention_heads": 120, "intermediate_size": 14400, "head_dim": 64}
-    read = read_model(_config(tmp_path, model | {"num_key_value_heads": kv_heads}), (degree,))
+    read = decoder(
+        read_config(_config(tmp_path, model | {"num_key_value_heads": kv_heads})), (degree,)
+    )
     assert ((120 // degree + 2 * held) * 64, 4096) in set(read.layers())
 
 
@@ -189,4 +195,4 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     for path in (*(tmp_path / f"{name}.json" for name in ("config", "deep", "none")), tmp_path):
         with pytest.raises(TilecastError, match="is not understood: "):
-            read_model(path, (1,))
+            decoder(read_config(path), (1,))

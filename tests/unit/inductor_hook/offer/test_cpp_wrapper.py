@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.offer import cpp_wrapper
+from tilecast.inductor_hook.select import selection
 from tilecast.kernels.build.builder import ObjectBuilder
 
 
@@ -63,8 +64,12 @@ def test_a_gpu_graph_calls_the_operator_with_the_kernel_by_name(cpp_graph: Any, 
         assert re.search(r'"(tilecast::launch|torch\.ops\.tilecast\.launch\.default)"', code)
 
 
-def test_inductors_first_pass_calls_it_from_python(cpp_graph: Any) -> None:
+@pytest.mark.parametrize("untried", [False, True])
+def test_inductors_first_pass_calls_it_from_python(
+    cpp_graph: Any, monkeypatch: pytest.MonkeyPatch, untried: bool
+) -> None:
     """Where Triton's kernels are tuned in one, before the C++ is written."""
+    monkeypatch.setattr(selection, "untried", lambda settings, gpu: untried)
     install(k=1)
     (choice,) = choices_of(biased_linear(), "addmm")
     call = choice.output_node().data.data
@@ -74,7 +79,7 @@ def test_inductors_first_pass_calls_it_from_python(cpp_graph: Any) -> None:
     (config,), out = choice.choice.configs, call.get_name()
     assert cpp_graph.wrapper_code.lines[-1] == (
         f"torch.ops.tilecast.launch.default(a, b, {out}, [bias], ['{config.name}'], "
-        "'bf16:rcr:bias', [], 1.0, 1.0)"
+        f"'bf16:rcr:bias', [], 1.0, 1.0, {untried})"
     )
 
 

@@ -25,7 +25,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.describe.arguments import row
-from tilecast.inductor_hook.run import static
+from tilecast.inductor_hook.run import cpp_operator, static
 from tilecast.inductor_hook.run.dynamic import DynamicMatmul
 from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised, loaded_kernel
 from tilecast.inductor_hook.select import selection
@@ -108,9 +108,9 @@ def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
 WIDE = (4096, 4096)
 
 
-def _dynamic(names: Collection[str], any_rows: bool = False) -> DynamicMatmul:
+def _dynamic(names: Collection[str], any_rows: bool = False, **options: bool) -> DynamicMatmul:
     model = {"model": "", "power": "robust", "digest": model_digest(None)}
-    return DynamicMatmul.named(list(names), OPERANDS, False, any_rows, **model)
+    return DynamicMatmul.named(list(names), OPERANDS, False, any_rows, **model, **options)
 
 
 def _without_values(m: int) -> list[torch.Tensor]:
@@ -204,9 +204,22 @@ def test_a_launch_that_fails_is_one_warning_and_torch_multiplies(
     assert counters["tilecast"][f"failed: running {NAME}"] == 3
 
 
+def _from_cpp(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    cpp_operator.launch(a, b, out, [], [NAME], OPERANDS, [], 1.0, 1.0, True)
+
+
+UNTRIED: dict[str, Callable[[], Function]] = {
+    "static": lambda: StaticMatmul.named(NAME, OPERANDS, batched=False, untried=True),
+    "dynamic": lambda: _dynamic([NAME], untried=True),
+    "C++": lambda: _from_cpp,
+}
+"""What runs a kernel that nobody has run on such a GPU."""
+
+
+@pytest.mark.parametrize("runs", UNTRIED)
 @pytest.mark.parametrize("factor", [1.0, 1.1, float("nan")])
 def test_the_first_result_of_a_kernel_that_has_never_run_is_compared_with_torchs(
-    loads: Callable, caplog: pytest.LogCaptureFixture, factor: float
+    loads: Callable, caplog: pytest.LogCaptureFixture, factor: float, runs: str
 ) -> None:
     """Each call that is not right is torch's; one that is right is not compared again."""
     calls = []
@@ -216,7 +229,8 @@ def test_the_first_result_of_a_kernel_that_has_never_run_is_compared_with_torchs
         out.copy_(a @ b * factor)
 
     loads(kernel)
-    matmul = StaticMatmul.named(NAME, OPERANDS, batched=False, untried=True)
+    cpp_operator._named.cache_clear()
+    matmul = UNTRIED[runs]()
     for m in (16, 33):
         a, b, out = _operands(m)
         matmul(a, b, out)
