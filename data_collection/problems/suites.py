@@ -1,9 +1,9 @@
 """Named suites of GEMM problems: of models, of benchmarks, and such as break tilings.
 
 A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
-``torch.nn.Linear`` (`LINEAR_BF16`), but for those of ``grouped`` and ``locked``, so n and k are
-multiples of 8. The ``training`` suite is a fixed selection from the others; the shipped data set is
-collected on it. The ``locked`` suite is for scoring alone.
+``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8; but for those of ``grouped``,
+``grouped_random`` and ``locked``. The ``training`` suite is a fixed selection from the others; the
+shipped data set is collected on it. The ``locked`` suite is for scoring alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS, Family
-from tilecast.data_collection.problems.mixtures import grouped
+from tilecast.data_collection.problems.mixtures import MOST_BYTES, grouped
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -90,19 +90,37 @@ _RANDOM_M = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
 _RANDOM_FLOPS = 4e12
 
 
+# Another (n, k) teaches a model of groups more than other rows of one that it knows, and more than
+# so many rows teach it little (models/EXPERIMENTS.md).
+_GROUPED_FAMILIES, _GROUPED_EXTENTS, _GROUPS = 90, (512, 16384), (2, 128)
+_GROUPED_M = _RANDOM_M[1:4]
+
+
+def _extent(draw: random.Random, least: int, most: int, step: int = 1) -> int:
+    """A multiple of the step, drawn log-uniformly."""
+    drawn = math.exp(draw.uniform(math.log(least), math.log(most)))
+    return max(round(drawn / step), 1) * step
+
+
 def _random() -> tuple[GemmProblem, ...]:
     """Drawn log-uniformly; the same every time."""
-    draw = random.Random("tilecast")
-
-    def extent(least: int, most: int, step: int = 1) -> int:
-        drawn = math.exp(draw.uniform(math.log(least), math.log(most)))
-        return max(round(drawn / step), 1) * step
-
-    found = []
+    draw, found = random.Random("tilecast"), []
     for _ in range(_RANDOM_FAMILIES):
-        n, k = (extent(*_RANDOM_EXTENTS, step=8) for _ in range(2))
-        found += [GemmProblem(extent(*band), n, k) for band in _RANDOM_M]
+        n, k = (_extent(draw, *_RANDOM_EXTENTS, step=8) for _ in range(2))
+        found += [GemmProblem(_extent(draw, *band), n, k) for band in _RANDOM_M]
     return tuple(problem for problem in dict.fromkeys(found) if problem.flops <= _RANDOM_FLOPS)
+
+
+def _grouped_random() -> tuple[GemmProblem, ...]:
+    """Groups of rows, drawn in the same way."""
+    draw, found = random.Random("tilecast"), []
+    while len(found) < _GROUPED_FAMILIES * len(_GROUPED_M):
+        n, k = (_extent(draw, *_GROUPED_EXTENTS, step=64) for _ in range(2))
+        groups, majors = _extent(draw, *_GROUPS), draw.choice(("rcr", "rrr"))
+        operands = GemmOperands.parse(f"bf16:{majors}:row-groups")
+        if operands.b.dtype.bytes(groups * n * k) <= MOST_BYTES:
+            found += [GemmProblem(_extent(draw, *m), n, k, groups, operands) for m in _GROUPED_M]
+    return tuple(found)
 
 
 def _grid(families: Iterable[Family], ms: Iterable[int]) -> tuple[GemmProblem, ...]:
@@ -137,6 +155,7 @@ SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "skinny": lambda: _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M),
     "random": _random,
     "grouped": grouped,
+    "grouped_random": _grouped_random,
     "locked": _locked,
     "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
 }

@@ -8,7 +8,7 @@ import pytest
 
 from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.problems.language_models import MODELS
-from tilecast.data_collection.problems.mixtures import COUNT, MIXTURES, ROWS
+from tilecast.data_collection.problems.mixtures import COUNT, MIXTURES, MOST_BYTES, ROWS
 from tilecast.data_collection.problems.suites import (
     LOCKED_PROBLEMS,
     SUITES,
@@ -32,7 +32,7 @@ def model(name):
     return found
 
 
-@pytest.mark.parametrize("name", sorted(SUITES.keys() - {"grouped", "locked"}))
+@pytest.mark.parametrize("name", sorted(SUITES.keys() - {"grouped", "grouped_random", "locked"}))
 def test_problems_are_distinct_linear_layers_in_bf16(name):
     found = suite(name)
     assert len(set(found)) == len(found) > 0
@@ -56,6 +56,22 @@ def test_grouped_problems_are_layers_of_experts_of_every_size():
     assert {problem.m for problem in found[:60]} == set(ROWS)
     assert (8, 28672, 4096) in layers
     assert (8, 7168, 2048) in layers
+
+
+def test_random_groups_have_few_rows_and_an_n_and_k_that_no_layer_has():
+    found = suite("grouped_random")
+    assert len(set(found)) == len(found) == 270
+    assert len(families("grouped_random")) == 90
+    assert not families("grouped_random") & families("grouped")
+    assert {problem.operands.text for problem in found} == {
+        "bf16:rcr:row-groups",
+        "bf16:rrr:row-groups",
+    }
+    for least, most in ((17, 64), (65, 256), (257, 1024)):
+        assert sum(least <= problem.m <= most for problem in found) == 90
+    assert max(problem.stored_bytes for problem in found) < 1.05 * MOST_BYTES
+    groups = sorted({problem.batch for problem in found})
+    assert groups[0] == 2 and groups[-1] >= 100
 
 
 @pytest.mark.parametrize(
@@ -86,7 +102,7 @@ def test_training_covers_every_suite_and_every_band_of_m():
     assert len(ms) >= 70
     assert all(4 <= len(found) <= 9 for found in ms.values())
     # The random ones came later, and are no layer of any model; the locked ones are for scoring.
-    for name in set(SUITES) - {"random", "locked"}:
+    for name in set(SUITES) - {"random", "grouped_random", "locked"}:
         assert families(name) & set(ms), name
 
     found = [problem.m for problem in suite("training")]

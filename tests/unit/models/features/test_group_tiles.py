@@ -8,7 +8,7 @@ import torch
 
 from tilecast.data_collection.timing.tensors import group_ends
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 from tilecast.models.features.group_tiles import group_tiles
 
 
@@ -41,8 +41,21 @@ def test_tiles_are_those_that_the_collector_draws() -> None:
         assert found.std() == pytest.approx(0.87 * counts.std(), abs=0.4)
 
 
-def test_one_group_has_all_rows_and_most_tiles_are_of_other_groups_where_rows_are_few() -> None:
+def test_one_group_has_all_rows_and_one_row_one_tile() -> None:
     assert group_tiles(300, 1, 64).tolist() == [5] * 5
     assert group_tiles(1, 512, 64).tolist() == [1] * 5
-    many = group_tiles(1_000_000, 2, 64)
-    assert many.tolist() == pytest.approx([15625.5] * 5, abs=0.5)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 1000, 40_000, MAX_EXTENT])
+def test_any_number_of_rows_takes_few_terms(groups: int) -> None:
+    """Hundreds of tiles of a group are half a tile more than its rows fill, on average."""
+    found = group_tiles(MAX_EXTENT, groups, 64)
+    assert (np.diff(found) >= 0).all()
+    if groups < 2**20:
+        assert found.mean() == pytest.approx(MAX_EXTENT / 64 + groups / 2, rel=1e-6)
+    assert found.max() <= MAX_EXTENT
+
+
+def test_the_two_ways_to_count_many_rows_meet() -> None:
+    summed, filled = (group_tiles(rows, 60, 64) for rows in (983_040, 983_041))
+    np.testing.assert_allclose(summed, filled, atol=3)
