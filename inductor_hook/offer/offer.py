@@ -223,6 +223,8 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
         Deferred: none is benchmarked, cuBLAS may win throughout, and ATen is named.
     """
     unsure = False
+    if matmul.dynamic:  # Each call picks by the model, which no file of choices overrules.
+        settings = replace(settings, choices=None, named="")
     predictions = shortlist(settings, matmul.hint, gpu)
     swept: tuple[KernelConfig, ...] = ()
     if matmul.dynamic:

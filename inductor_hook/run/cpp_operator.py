@@ -45,7 +45,7 @@ def launch(
             nothing where these are fixed.
         alpha: factor of the product.
         beta: factor of a matrix that the kernel adds.
-        untried: whether nobody has run the kernels on such a GPU: first results are checked.
+        untried: whether nobody has run the kernel on such a GPU: its first result is checked.
     """
     any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
     matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model), untried)
@@ -70,8 +70,7 @@ def _named(
     folder, power, digest, *invariant = model
     return DynamicMatmul.named(
         *(configs, operands, batched, any_rows),
-        **{"model": folder, "power": power, "digest": digest},
-        **{"invariant": bool(invariant), "untried": untried},
+        **{"model": folder, "power": power, "digest": digest, "invariant": bool(invariant)},
     )
 
 

@@ -32,7 +32,6 @@ class DynamicMatmul:
         power: str,
         digest: str,
         invariant: bool = False,
-        untried: bool = False,
     ):
         """Take what may run, and the model that chooses.
 
@@ -42,9 +41,8 @@ class DynamicMatmul:
             power: the objective.
             digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
             invariant: whether rows have to be the same in every batch: torch multiplies nothing.
-            untried: as of `StaticMatmul`.
         """
-        self.matmuls = {spec.config: StaticMatmul(spec, untried) for spec in specs}
+        self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self.operands = specs[0].operands
         self._model, self._power, self._digest = model, power, digest
         self._invariant = invariant
@@ -57,12 +55,12 @@ class DynamicMatmul:
         operands: str,
         batched: bool,
         any_rows: bool = False,
-        **options: Any,
+        **model: Any,
     ) -> Self:
         """As generated code makes one: of names instead of objects."""
         specs = named_specs(configs, operands, batched, any_rows)
         begin(specs)
-        return cls(specs, **options)
+        return cls(specs, **model)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float

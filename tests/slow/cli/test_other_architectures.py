@@ -33,7 +33,7 @@ from tilecast.models.runtime.artifact import load
 INVENTED = replace(hardware("H200"), name="X1", device_names=("X1",), arch="sm_77a", sm_count=60)
 """The row."""
 TOYS = tuple(ToyConfig(rows, columns) for rows in (8, 16, 24, 32) for columns in (16, 24, 32))
-FAMILY = replace(TOY, runs_on=(INVENTED.arch,), points=lambda operands: TOY.geometry(TOYS))
+FAMILY = replace(TOY, runs_on=(INVENTED.arch,), points=lambda operands, gpu: TOY.geometry(TOYS))
 """The folder's."""
 MOST_CANDIDATES = 60
 

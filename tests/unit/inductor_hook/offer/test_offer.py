@@ -416,6 +416,18 @@ def test_a_symbolic_extent_gets_one_choice_with_a_config_for_every_value(
     assert {spec.batched for spec in hook} == {batch}
 
 
+def test_a_symbolic_extent_follows_no_file_of_choices(symbols: ShapeEnv, tmp_path: Path) -> None:
+    problem, path = GemmProblem(16, 128, K), tmp_path / "choices.csv"
+    named = list(candidates(problem, H200))[-1]
+    path.write_text(f"m,n,k,config\n16,128,{K},{named}\n")
+    inputs, found = linear(_symbolic(symbols), 128, K), []
+    for choices in (None, path):
+        install(k=3, choices=choices)
+        found += [choice.choice.configs for choice in choices_of(inputs, "mm")]
+    assert found[0] == found[1]
+    assert named not in found[1]
+
+
 def test_another_layout_is_ranked_but_not_without_a_benchmark(graph: Any) -> None:
     """The shipped model has not seen a column-major A with a column-major B."""
     for count, expected in ((3, 3), (1, 0)):

@@ -108,9 +108,9 @@ def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
 WIDE = (4096, 4096)
 
 
-def _dynamic(names: Collection[str], any_rows: bool = False, **options: bool) -> DynamicMatmul:
+def _dynamic(names: Collection[str], any_rows: bool = False) -> DynamicMatmul:
     model = {"model": "", "power": "robust", "digest": model_digest(None)}
-    return DynamicMatmul.named(list(names), OPERANDS, False, any_rows, **model, **options)
+    return DynamicMatmul.named(list(names), OPERANDS, False, any_rows, **model)
 
 
 def _without_values(m: int) -> list[torch.Tensor]:
@@ -210,7 +210,6 @@ def _from_cpp(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 UNTRIED: dict[str, Callable[[], Function]] = {
     "static": lambda: StaticMatmul.named(NAME, OPERANDS, batched=False, untried=True),
-    "dynamic": lambda: _dynamic([NAME], untried=True),
     "C++": lambda: _from_cpp,
 }
 """What runs a kernel that nobody has run on such a GPU."""
