@@ -27,6 +27,7 @@ from tilecast.inductor_hook.settings import Settings, of_environment
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.runtime import unmeasured
 
 _REMEMBERED = 4096
 """Problems whose plan is kept, those used last."""
@@ -243,6 +244,9 @@ def _choose(
             )
         settings = planner.settings or of_environment()
         gpu = selection.hardware_of(device, settings)
+        # Whatever a file of choices names: no first result is compared with torch's here.
+        if selection.untried(settings, gpu):
+            raise TilecastError(unmeasured.terms(gpu))
         problem = settings.posed(product.problem(a, b, out_strides))
         any_rows = problem.n != n
         choice = selection.decided(settings, problem, gpu, any_rows)

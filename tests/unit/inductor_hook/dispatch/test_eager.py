@@ -25,10 +25,12 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, installed, mm
 from tilecast.inductor_hook.dispatch import plan
 from tilecast.inductor_hook.eager import decide_again
 from tilecast.inductor_hook.select import selection
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.learned import LearnedHeuristic
@@ -451,6 +453,20 @@ def test_what_could_not_be_chosen_is_chosen_again_where_the_user_says(
     decide_again()
     mm(a, b)
     assert [spec.operands.text for spec in gpu] == ["bf16:rcr"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("H200", 1), ("B200", 0)])
+def test_a_file_of_choices_runs_no_kernel_that_nobody_has_run_on_such_a_gpu(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, count: int
+) -> None:
+    card, path = hardware(name), tmp_path / "choices.csv"
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: card)
+    config, *_ = candidates(GemmProblem(16, 64, 128), card)
+    path.write_text(f"m,n,k,config\n16,64,128,{config}\n")
+    operands = _linear()
+    with installed(choices=path):
+        assert torch.equal(mm(*operands), torch.mm(*operands))
+    assert [spec.config for spec in gpu] == [config] * count
 
 
 @pytest.mark.parametrize("named", ["installed", "environment"])
