@@ -106,6 +106,8 @@ def _check_together(options: argparse.Namespace, *, asked: bool) -> None:
         raise TilecastError("--common stands alone; allowed: that, or problems with or without -k")
     if options.all and (asked or ranked):
         raise TilecastError("--all stands alone; allowed: that, or problems with or without -k")
+    if options.invariant and not asked:
+        raise TilecastError("--invariant needs problems to choose for; allowed: MxNxK beside it")
     if ranked and not asked:
         raise TilecastError(
             "-k needs problems to rank for; allowed: MxNxK, --problems or --hf-config beside it"
@@ -121,8 +123,9 @@ def _check_together(options: argparse.Namespace, *, asked: bool) -> None:
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
     """The candidates of a problem; with ``-k`` those that the hook would ask for."""
     if options.top is None:
-        return candidates(problem, resolve.gpu(options))
-    settings = Settings(options.top, options.model and str(options.model), options.power)
+        return candidates(problem, resolve.gpu(options), invariant=options.invariant)
+    model = options.model and str(options.model)
+    settings = Settings(options.top, model, options.power, invariant=options.invariant)
     return [one.config for one in shortlist(settings, problem, resolve.gpu(options))]
 
 

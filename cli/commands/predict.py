@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from tilecast.cli.options import argtypes, arguments, resolve
@@ -49,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {SHOWN}, of many problems {SHOWN_OF_EACH} each)"
     )
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
-    about = "only kernels that give a row the same bits in every batch, as TILECAST_INVARIANT=1"
-    parser.add_argument("--invariant", action="store_true", help=about)
     arguments.add_model(parser)
     arguments.add_data(parser)
     about = "also write the model's first choices; CSV or JSON by the name"
@@ -64,8 +62,6 @@ def run(options: argparse.Namespace) -> Output:
         check_kind(options.choices)
         check_file(options.choices)
     problems = resolve.problems_named(options)
-    if options.invariant:
-        problems = [replace(one, problem=one.problem.invariant()) for one in problems]
     if not problems:
         raise TilecastError(
             "no problem is given; allowed: MxNxK, such as 16x6144x4096, --problems or --hf-config"

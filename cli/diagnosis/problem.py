@@ -111,5 +111,6 @@ def explain(
         compiled == len(specs),
         False,
         "the first compile of a graph takes a second more; this command avoids that: "
-        f"`tilecast compile -k {len(specs)} {typed} --operands '{problem.operands}'`",
+        f"`tilecast compile -k {len(specs)} {typed} --operands '{problem.operands}'"
+        f"{' --invariant' if settings.invariant else ''}`",
     )

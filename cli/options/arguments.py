@@ -68,6 +68,8 @@ def add_problems(parser: argparse.ArgumentParser) -> None:
     """Add any number of problems, and everything of `add_own_problems` and `add_operands`."""
     about = "problems, such as 16x6144x4096, or BATCHxMxNxK"
     parser.add_argument("typed", nargs="*", metavar="MxNxK", help=about)
+    about = "only kernels that give a row the same bits in every batch, as TILECAST_INVARIANT=1"
+    parser.add_argument("--invariant", action="store_true", help=about)
     add_own_problems(parser)
     add_operands(parser, model=True)
 

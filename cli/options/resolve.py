@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def problems_named(options: argparse.Namespace) -> tuple[TypedProblem, ...]:
         )
     typed = [parse_mnk(text, options.operands) for text in options.typed]
     typed += [TypedProblem(one, one.n) for one in own_problems(options)]
+    if options.invariant:
+        typed = [replace(one, problem=one.problem.invariant()) for one in typed]
     return tuple(dict.fromkeys(typed))
 
 

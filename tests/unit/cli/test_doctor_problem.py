@@ -105,6 +105,8 @@ def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) 
     assert found[0].found == "16x50257x4096 bf16:rcr, ranked as 16x50264x4096"
     assert found[1].found.startswith(f"{k}: ")
     assert f"`tilecast compile -k {k} 16x50257x4096 --operands 'bf16:rcr'`" in found[2].advice
+    *_, invariant = explained(tmp_path, "16x4096x4096", k=k, invariant=True)
+    assert "16x4096x4096 --operands 'bf16:rcr' --invariant`" in invariant.advice
 
 
 def test_one_row_of_groups_is_a_product(tmp_path: Path) -> None:

@@ -208,6 +208,22 @@ def test_rows_that_tma_does_not_store_are_compiled_for(
     ]
 
 
+def test_kernels_for_invariant_rows_are_those_that_the_hook_asks_for(
+    answer: Callable[..., dict], built: list[KernelSpec], tmp_path: Path
+) -> None:
+    """Here k is added up in stretches, so that the kernels are others."""
+    settings, problem = Settings(k=2, invariant=True), GemmProblem(16, 512, 16384).invariant()
+    expected = [one.config for one in shortlist(settings, problem, H200)]
+    asked = ("compile", "--cache", str(tmp_path), "-k", "2", "16x512x16384")
+    answer(*asked, "--invariant")
+    assert [(spec.config, spec.operands) for spec in built] == [
+        (config, problem.operands) for config in expected
+    ]
+    built.clear()
+    answer(*asked)
+    assert not {spec.operands for spec in built} & {problem.operands}
+
+
 def test_problems_that_operands_forbid_are_left_out() -> None:
     column_major = GemmOperands.parse("bf16:ccr")
     found = common_problems(column_major)

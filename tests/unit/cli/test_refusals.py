@@ -103,6 +103,7 @@ def _attacks() -> Iterator[Attack]:
         yield Attack(command, (), "", NO_PROBLEM)
     yield Attack("compile", ("16x64x64",), "--workers", (*NO_COUNT, "0"))
     yield Attack("compile", (), "--common", (*NO_COUNT, "0", "2001"))
+    yield Attack("compile", ("--invariant",), "--common", ("5",))
     yield Attack(*train, "--jobs", (*NO_COUNT, "0"))
     yield Attack("collect", store, "--budget", (*NO_COUNT, "0", "1d", "20 m"))
     yield Attack("collect", store, "--devices", (*NO_COUNT, ",", "0,", "0,,1", "0-1", "all"))
