@@ -136,6 +136,7 @@ class GemmProblem:
     @property
     def rows(self) -> int:
         """Rows of one of the `products`; of groups their mean, rounded down."""
+        # The mean is (batch + m - 1) / batch.
         return -(-self.m // self.batch) if self.operands.groups else self.m
 
     @property

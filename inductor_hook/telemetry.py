@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from functools import cache
 
-from tilecast.heuristics.errors import one_line
+from tilecast.heuristics.errors import TilecastError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +18,11 @@ _told: set[str] = set()
 _lock = threading.Lock()
 _NUMBER = re.compile(r"(?<!\w)\d[\dx]*")
 """A number by itself or extents, such as 7 or 8x16; not the 16 of a dtype's name."""
+
+
+def reason(error: Exception) -> str:
+    """Why something failed, in one line: what tilecast says itself as it is."""
+    return str(error) if isinstance(error, TilecastError) else one_line(error)
 
 
 def warn_once(what: str, error: Exception, then: str = "PyTorch's own kernels are used") -> None:

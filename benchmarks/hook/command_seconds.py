@@ -1,8 +1,7 @@
 """How long do short commands take? Seconds of fresh processes, one after the other.
 
 ``python benchmarks/hook/command_seconds.py`` on a machine that does nothing else; commands take
-turns.
-Importing PyTorch, which is most of `tilecast doctor`, is timed beside them.
+turns. Importing PyTorch, which is most of `tilecast doctor`, is timed beside them.
 """
 
 import sys

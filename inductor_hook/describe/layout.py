@@ -116,7 +116,7 @@ def scaling(scales: Sequence[Stored], rows: Any, columns: Any, k: Any, sizes: An
     a, b = scales
     types = [dtype_of_torch(scale.dtype).name for scale in scales]
     if types == ["e8m0"] * 2:
-        counts = (512 * -(-rows // 128) * -(-k // (4 * BLOCK)) for rows in (rows, columns))
+        counts = (512 * -(-lines // 128) * -(-k // (4 * BLOCK)) for lines in (rows, columns))
         if all(
             _contiguous(scale, count, equal) and divides(scale.start, ALIGNMENT_BYTES)
             for scale, count in zip(scales, counts, strict=True)

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 
 from tilecast.data_collection.timing.correctness import wrong_row
-from tilecast.heuristics.errors import NotNow, TilecastError, one_line
+from tilecast.heuristics.errors import NotNow, TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import row  # noqa: F401  # for generated code
@@ -134,8 +134,7 @@ class StaticMatmul:
         except NotNow:
             raise
         except Exception as error:
-            known = isinstance(error, TilecastError)
-            self._failed[device] = str(error) if known else one_line(error)
+            self._failed[device] = telemetry.reason(error)
             raise
         self._kernels[device] = kernel
         return kernel

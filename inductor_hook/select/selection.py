@@ -109,8 +109,7 @@ def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Pre
     """What the user's file of choices names for a problem, in its order; mostly nothing."""
     if not settings.choices:
         return ()
-    named = _choices(settings.choices, settings.named).items()
-    wanted = next((configs for one, configs in named if settings.posed(one) == problem), ())
+    wanted = _choices(settings.choices, settings.named, settings.invariant).get(problem, ())
     if not wanted:
         return ()
     if untried(settings, gpu):
@@ -129,14 +128,20 @@ def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Pre
 
 
 @cache
-def _choices(path: str, digest: str) -> Mapping[GemmProblem, tuple[KernelConfig, ...]]:
-    """A file of choices, if it is still the one that was installed."""
+def _choices(
+    path: str, digest: str, invariant: bool
+) -> Mapping[GemmProblem, tuple[KernelConfig, ...]]:
+    """A file of choices, if it is still the one that was installed; problems as they are posed."""
     if choices_digest(Path(path)) != digest:
         raise TilecastError(
             f"{path} has changed since it was installed; allowed: the same; call "
             "tilecast.inductor_hook.install() again"
         )
-    return read_choices(Path(path))
+    found = read_choices(Path(path))
+    if not invariant:
+        return found
+    # Of two that are posed alike the first counts.
+    return {one.invariant(): configs for one, configs in reversed(found.items())}
 
 
 def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:

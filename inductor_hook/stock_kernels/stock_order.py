@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
@@ -48,7 +47,7 @@ def ranked_or_stock(
     try:
         return ranked()
     except Exception as error:
-        reason = str(error) if isinstance(error, TilecastError) else one_line(error)
         telemetry.count(f"failed: ranking {kind} kernels")
+        reason = telemetry.reason(error)
         telemetry.say_once(f"ranking {kind}", f"PyTorch ranks its own {kind} kernels: {reason}")
         return stock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,17 @@ def launch_with(
     if spec.operands.extras:
         return lambda a, b, out, *extras: function(a, b, out, extras, clusters)
     return lambda a, b, out: function(a, b, out, clusters)
+
+
+def with_stages(points: Geometry, stages: np.ndarray, inner: int) -> Geometry:
+    """Points with other numbers of stages, but no fewer, in the order of their configs.
+
+    What does not fit with those that they have breaks the rule of shared memory. Of the points each
+    ``inner`` in turn differ only in knobs that configs are compared by after the stages.
+    """
+    stages = np.maximum(stages, points.stages)
+    outer = np.arange(len(points)) // inner
+    return replace(points, stages=stages).at(np.lexsort((stages, outer)))
 
 
 def configs_of(kind: type[Config], c: Geometry) -> list[Config]:

@@ -5,6 +5,7 @@ Nothing of it was measured: rules are the hardware's and QuACK's, and arithmetic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import MATRIX, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.quack.family import columns_of
+from tilecast.kernels.quack.family import columns_of, with_stages
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.resources import (
     MOST_N,
@@ -158,8 +159,8 @@ def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
 
     They stand in the order of `Sm100Config`s.
     """
-    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), (0, 1), (0, 1))
-    grid = np.meshgrid(*(np.array(axis, np.int32) for axis in axes), indexing="ij")
+    outer, inner = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS))), ((0, 1), (0, 1))
+    grid = np.meshgrid(*(np.array(axis, np.int32) for axis in (*outer, *inner)), indexing="ij")
     tile_m, tile_n, tile_k, cluster, raster, swap = map(np.ravel, grid)
     cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
     one = np.ones_like(tile_m)
@@ -167,8 +168,7 @@ def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
         *(tile_m, tile_n, tile_k, cluster_m, cluster_n, one * STAGES[0], one, one),
         *(raster == 0, one * SWIZZLE, swap == 1, one, tile_n <= MOST_N),
     )
-    # What does not fit with the fewest stages breaks the rule of shared memory.
-    return replace(found, stages=np.maximum(_most_stages(found, operands, hardware), STAGES[0]))
+    return with_stages(found, _most_stages(found, operands, hardware), math.prod(map(len, inner)))
 
 
 def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[Sm100Config, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -12,6 +13,7 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GATED_COLUMNS, GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.quack.family import with_stages
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
@@ -348,11 +350,9 @@ def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
 
     They stand in the order of `QuackConfig`s.
     """
-    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS)
-    grid = np.meshgrid(
-        *(np.array(axis, np.int32) for axis in (*axes, (0, 1), CTAS_PER_SM, (0, 1), (0, 1))),
-        indexing="ij",
-    )
+    outer = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS)
+    inner = ((0, 1), CTAS_PER_SM, (0, 1), (0, 1))
+    grid = np.meshgrid(*(np.array(axis, np.int32) for axis in (*outer, *inner)), indexing="ij")
     tile_m, tile_n, tile_k, cluster, split_k, pong, ctas, raster, swap = map(np.ravel, grid)
     cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
     none = np.zeros_like(tile_m)
@@ -362,10 +362,7 @@ def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
             *(raster == 0, none + SWIZZLE, swap == 1, split_k, pong == 1),
         )
     )
-    # What does not fit with the fewest stages breaks the rule of shared memory.
-    stages = np.maximum(_most_stages(found, operands, hardware), STAGES[0])
-    outer = np.arange(len(found)) // (len(found) // np.prod([*map(len, axes)]))
-    return replace(found, stages=stages).at(np.lexsort((stages, outer)))
+    return with_stages(found, _most_stages(found, operands, hardware), math.prod(map(len, inner)))
 
 
 def with_warp_groups(c: Geometry) -> Geometry:

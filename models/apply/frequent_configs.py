@@ -25,9 +25,12 @@ def common_problems(operands: GemmOperands) -> list[GemmProblem]:
 
     Those of the suite ``grouped`` where rows come in groups.
     """
-    dense = (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM])
+    if operands.groups:
+        asked = suites.suite("grouped")
+    else:
+        asked = (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM])
     found = []
-    for problem in suites.suite("grouped") if operands.groups else dense:
+    for problem in asked:
         with suppress(TilecastError):
             found.append(replace(problem, operands=operands))
     return found
