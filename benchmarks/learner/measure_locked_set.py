@@ -1,7 +1,8 @@
 """Measures the locked set on all GPUs of this host, for ``locked_set.py``.
 
-``python benchmarks/learner/measure_locked_set.py STORE --budget 150``; the same command resumes. No
-model has a say in what is measured: of each problem the first candidates by the analytic time, and
+``python benchmarks/learner/measure_locked_set.py STORE --budget 150``; the same command resumes, and
+with a new store, as other versions of kernels want, only what `DATA` lacks is measured. No model
+has a say in what is measured: of each problem the first candidates by the analytic time, and
 a few others by chance. To have fewer kernels to compile, only those are taken that are among the
 very first of some problem, and only problems of `LINEAR_BF16`.
 """
@@ -16,8 +17,9 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from tilecast.data_collection.dataset.dataset import write_dataset
+from tilecast.data_collection.dataset.dataset import joined, read_dataset, write_dataset
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run.collect import CollectOptions, collect, target_gpu
@@ -64,6 +66,12 @@ class Chosen:
         return every.take(leading(problem, every, self.gpu, len(every))[0])
 
 
+def lacking(rows: pd.DataFrame) -> tuple[GemmProblem, ...]:
+    """The problems that no row is of."""
+    known = {*rows[["m", "n", "k"]].itertuples(index=False, name=None)}
+    return tuple(problem for problem in PROBLEMS if (problem.m, problem.n, problem.k) not in known)
+
+
 def show(progress: Progress) -> None:
     """Say how far it is, now and then."""
     if progress.done in (1, progress.total) or progress.done % 50 == 0:
@@ -71,7 +79,7 @@ def show(progress: Progress) -> None:
 
 
 def main() -> None:
-    """Measure what the store lacks, and export it."""
+    """Measure what data and store lack, and export both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--budget", type=float, required=True, metavar="SECONDS")
@@ -80,8 +88,10 @@ def main() -> None:
     import torch
 
     gpu, count = target_gpu(0, None), torch.cuda.device_count()
+    known = read_dataset(DATA)
+    left = lacking(known.rows)
     wanted = CollectOptions(
-        PROBLEMS,
+        left,
         options.store,
         ObjectCache(default_root()),
         gpu,
@@ -93,9 +103,9 @@ def main() -> None:
     )
     collect(wanted, show)
     with closing(MeasurementStore(options.store)) as store:
-        write_dataset(store.export(), options.export)
+        write_dataset(joined([known, store.export()]), options.export)
         done = {stage: len(store.measured(stage)) for stage in ("screen", "race", "verify")}
-    print(json.dumps({"problems": len(PROBLEMS), **done}))
+    print(json.dumps({"problems": len(left), **done}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import learner_tables
 import locked_set
 import numpy as np
 import pytest
-from measure_locked_set import CHANCE, VERY_FIRST, Chosen
+from measure_locked_set import CHANCE, VERY_FIRST, Chosen, lacking
 
 from tilecast.data_collection.dataset.dataset import read_dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
@@ -56,6 +56,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.add(rows, "card")
         write_dataset(store.export(), folder / "locked.parquet")
     return folder / "locked.parquet"
+
+
+def test_only_problems_are_measured_that_the_data_lack(data: Path) -> None:
+    rows = read_dataset(data).rows
+    every = lacking(rows.iloc[:0])
+    assert [*every[: len(PROBLEMS)]] == PROBLEMS
+    assert lacking(rows) == every[len(PROBLEMS) :]
 
 
 def test_no_model_chooses_what_is_measured_and_few_kernels_are_compiled() -> None:
