@@ -1,10 +1,10 @@
 """Measures the locked set on all GPUs of this host, for ``locked_set.py``.
 
-``python benchmarks/learner/measure_locked_set.py STORE --budget 150``; the same command resumes, and
-with a new store, as other versions of kernels want, only what `DATA` lacks is measured. No model
-has a say in what is measured: of each problem the first candidates by the analytic time, and
-a few others by chance. To have fewer kernels to compile, only those are taken that are among the
-very first of some problem, and only problems of `LINEAR_BF16`.
+``python benchmarks/learner/measure_locked_set.py STORE --budget 150``; the same command resumes.
+With a new store, as other versions of kernels want, only what `DATA` lacks is measured. No model
+has a say in what is measured: of each problem the first candidates by the analytic time, and a few
+others by chance. To have fewer kernels to compile, only those are taken that are among the very
+first of some problem, and only problems of `LINEAR_BF16`.
 """
 
 import argparse
