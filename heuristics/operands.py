@@ -22,6 +22,8 @@ NUMBER, ONE, ROW, COLUMN, MATRIX = "number", "one", "row", "column", "matrix"
 along m; a matrix stored as out is."""
 GROUP_ENDS = "group-ends"
 """One more: for each group of rows the row behind its last, ascending."""
+GROUP_ROWS = "group-rows"
+"""What a `ROW` is where rows come in groups: a vector along n for each, (groups, n)."""
 ROW_BLOCKS, COLUMN_BLOCKS = "row-blocks", "column-blocks"
 """And two: a number for each `BLOCK` elements along k, of every row of A and of every column of B.
 They lie as tensor cores read them: 128 rows (or columns) x 4 blocks are 512 numbers, row i's at
@@ -38,7 +40,8 @@ class Extra:
     name: str
     """What it is called; two of one product never share a name."""
     kind: str
-    """`NUMBER`, `ONE`, `ROW`, `COLUMN`, `MATRIX`, `GROUP_ENDS`, `ROW_BLOCKS` or `COLUMN_BLOCKS`."""
+    """`NUMBER`, `ONE`, `ROW`, `COLUMN`, `MATRIX`, `GROUP_ENDS`, `GROUP_ROWS`, `ROW_BLOCKS` or
+    `COLUMN_BLOCKS`."""
     dtype: str = ""
     """Short name of its type; "" for that of out."""
 
@@ -309,7 +312,10 @@ class GemmOperands:
         fusions = [GROUPS[self.groups]] if self.groups else []
         fusions += [SCALES[self.scales]] if self.scales else []
         fusions += [EPILOGUES[step] for step in self.epilogue]
-        return tuple(extra for fusion in fusions for extra in fusion.extras)
+        extras = (extra for fusion in fusions for extra in fusion.extras)
+        if self.groups != "row-groups":
+            return tuple(extras)
+        return tuple(replace(it, kind=GROUP_ROWS) if it.kind == ROW else it for it in extras)
 
     @property
     def activation(self) -> str:

@@ -214,6 +214,9 @@ class GemmProblem:
             case "_grouped_mm":
                 # Of other types it reads the offsets on the host, which no CUDA graph captures.
                 return operands.a.dtype.name == operands.out.dtype.name == "bf16"
+            case "_scaled_grouped_mm":
+                types = [one.dtype.name for one in (operands.a, operands.b, operands.out)]
+                return types == ["e4m3", "e4m3", "bf16"] and operands.scales == "row-scales"
             case "_int_mm":
                 scaled = operands.scales in ("tensor-scales", "row-scales", "out-row-scales")
                 whole = not operands.scales and operands.out == TensorSpec(dtype("int32"), "row")
@@ -261,7 +264,7 @@ def library_operator(operands: GemmOperands) -> tuple[str, int]:
     steps = operands.epilogue
     biased = steps[:1] == ("bias",)
     if operands.groups:
-        return "_grouped_mm", 0
+        return "_scaled_grouped_mm" if operands.scales else "_grouped_mm", 0
     if operands.converted:
         return "matmul", 0
     if operands.a.dtype.name == "int8":

@@ -15,6 +15,7 @@ from tilecast.heuristics.operands import (
     COLUMN_BLOCKS,
     EPILOGUES,
     GROUP_ENDS,
+    GROUP_ROWS,
     MATRIX,
     NUMBER,
     ONE,
@@ -69,11 +70,14 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     if operands.block_scaled:
         a = a * _each(given["scale_a"], *a.shape)
         b = b * _each(given["scale_b"], *b.mT.shape).mT
+    if operands.groups and operands.scales:
+        b = b * given.pop("scale_b")[:, None]
     result = _by_groups(a, b, given["offsets"]) if operands.groups else a @ b
     if operands.scales and not operands.block_scaled:
         by_row = any(e.name == "scale_a" and e.kind == COLUMN for e in operands.extras)
         scale_a = given.get("scale_a", 1.0)
-        result = result * (scale_a[:, None] if by_row else scale_a) * given["scale_b"]
+        result = result * (scale_a[:, None] if by_row else scale_a)
+        result = result * given.get("scale_b", 1.0)
     for step in operands.epilogue:
         result = applied(step, result, given)
     return result
@@ -128,8 +132,13 @@ def _extra(problem: GemmProblem, extra: Extra, device: str) -> torch.Tensor | fl
         rows = problem.m if extra.kind == ROW_BLOCKS else problem.n
         exponents = torch.randint(-1, 2, (rows, math.ceil(problem.k / BLOCK)), device=device)
         return in_tiles(exponents.float().exp2_().to(getattr(torch, stored.torch)))
-    extent = {ONE: 1, ROW: problem.n, COLUMN: problem.m}[extra.kind]
-    values = torch.empty(extent, dtype=getattr(torch, stored.torch), device=device)
+    shape = {
+        ONE: (1,),
+        ROW: (problem.n,),
+        COLUMN: (problem.m,),
+        GROUP_ROWS: (problem.batch, problem.n),
+    }[extra.kind]
+    values = torch.empty(shape, dtype=getattr(torch, stored.torch), device=device)
     return values.uniform_(0.5, 1.5) if extra.name.startswith("scale") else values.normal_()
 
 

@@ -21,9 +21,10 @@ def torch_launch(operands: GemmOperands) -> Callable[..., None]:
     """A function that writes the product of some operands to ``out``: f(a, b, out, *extras).
 
     It is one call where PyTorch has one: ``matmul``, ``addmm`` or ``baddbmm``,
-    ``_addmm_activation``, ``_int_mm``, ``_scaled_mm`` or ``_grouped_mm``. Else it is a call for the
-    product, of a B that is converted where it is narrower than A, and one for each step of the
-    epilogue, as in eager code. `GemmProblem.in_library` says which problems the calls accept.
+    ``_addmm_activation``, ``_int_mm``, ``_scaled_mm``, ``_grouped_mm`` or ``_scaled_grouped_mm``.
+    Else it is a call for the product, of a B that is converted where it is narrower than A, and one
+    for each step of the epilogue, as in eager code. `GemmProblem.in_library` says which problems
+    the calls accept.
     """
     names = [extra.name for extra in operands.extras]
     operator, done = library_operator(operands)
@@ -43,11 +44,14 @@ def torch_launch(operands: GemmOperands) -> Callable[..., None]:
 def library_launch(operands: GemmOperands) -> Callable[..., torch.Tensor | None]:
     """What is timed as PyTorch's product of some operands; it takes what `torch_launch` takes.
 
-    It is the same, but does not copy to ``out`` what ``_grouped_mm`` can only allocate.
+    It is the same, but does not copy to ``out`` what products of groups can only allocate.
     """
-    if operands.groups and not operands.epilogue:
-        return lambda a, b, out, offsets: torch._grouped_mm(a, b, offs=offsets)
-    return torch_launch(operands)
+    if not operands.groups or operands.epilogue:
+        return torch_launch(operands)
+    names, fast = [extra.name for extra in operands.extras], operands.acc.name == "fp22"
+    return lambda a, b, out, *extras: _by_groups(
+        fast, a, b, out.dtype, dict(zip(names, extras, strict=True))
+    )
 
 
 def torch_refusal(
@@ -72,6 +76,16 @@ def torch_refusal(
     return None
 
 
+def _by_groups(fast: bool, a, b, dtype: torch.dtype, given: dict) -> torch.Tensor:
+    """What PyTorch computes of groups, with extras by name."""
+    if "scale_a" not in given:
+        return torch._grouped_mm(a, b, offs=given["offsets"])
+    scales = given["scale_a"], given["scale_b"]
+    return torch._scaled_grouped_mm(
+        a, b, *scales, offs=given["offsets"], out_dtype=dtype, use_fast_accum=fast
+    )
+
+
 def _multiply(operator: str, steps: tuple[str, ...], fast: bool, a, b, out, given: dict) -> None:
     """Call a `library_operator`, which does some steps of the epilogue, with extras by name.
 
@@ -94,8 +108,8 @@ def _multiply(operator: str, steps: tuple[str, ...], fast: bool, a, b, out, give
                 a, b, scale_a=scale_a, scale_b=scale_b, bias=given["bias"] if steps else None,
                 out_dtype=out.dtype, use_fast_accum=fast, out=out,
             )  # fmt: skip
-        case "_grouped_mm":
-            out.copy_(torch._grouped_mm(a, b, offs=given["offsets"]))
+        case "_grouped_mm" | "_scaled_grouped_mm":
+            out.copy_(_by_groups(fast, a, b, out.dtype, given))
         case "_addmm_activation":
             gelu = steps[1] == "gelu-tanh"
             torch._addmm_activation(given["bias"], a, b, use_gelu=gelu, out=out)

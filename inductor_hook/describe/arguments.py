@@ -13,6 +13,7 @@ from tilecast.heuristics.operands import (
     COLUMN,
     COLUMN_BLOCKS,
     GROUP_ENDS,
+    GROUP_ROWS,
     MATRIX,
     NUMBER,
     ONE,
@@ -43,8 +44,7 @@ ARGUMENTS = {
     ONE: Argument(lambda tensor: tensor.view(-1), "{}.view(-1)"),
     COLUMN: Argument(lambda tensor: tensor.view(-1), "{}.view(-1)"),
     ROW: Argument(row, "row({})"),
-    MATRIX: Argument(lambda matrix: matrix, "{}"),
-    GROUP_ENDS: Argument(lambda ends: ends, "{}"),
+    **dict.fromkeys((MATRIX, GROUP_ENDS, GROUP_ROWS), Argument(lambda tensor: tensor, "{}")),
     **dict.fromkeys(
         (ROW_BLOCKS, COLUMN_BLOCKS), Argument(lambda scales: scales.view(-1), "{}.view(-1)")
     ),

@@ -167,7 +167,8 @@ def _scaled(
         raise NotCovered("use_fast_accum is not known")
     scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
     k = given["A"].get_size()[-1]
-    return operands.scaled(scaling(scales, rows, columns, k, sizes), fast)
+    groups = given["B"].get_size()[0] if operands.groups else None
+    return operands.scaled(scaling(scales, rows, columns, k, groups, sizes), fast)
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:

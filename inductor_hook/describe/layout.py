@@ -103,9 +103,12 @@ def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     return ()
 
 
-def scaling(scales: Sequence[Stored], rows: Any, columns: Any, k: Any, sizes: Any = None) -> str:
+def scaling(
+    scales: Sequence[Stored], rows: Any, columns: Any, k: Any, groups: Any, sizes: Any = None
+) -> str:
     """The name in operand texts of the scales of A (m rows) and B (n columns).
 
+    ``groups`` are those that rows come in, or None.
     ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
 
     Raises:
@@ -130,16 +133,16 @@ def scaling(scales: Sequence[Stored], rows: Any, columns: Any, k: Any, sizes: An
         raise TilecastError(f"scales of {' and '.join(types)}; allowed: fp32, or e8m0")
     if all(equal(extent, 1) for extent in (*a.shape, *b.shape)):
         return "tensor-scales"
-    if len(a.shape) == len(b.shape) == 2:
-        found = (*a.shape, *b.shape)
+    wanted = ((rows, 1), (1, columns)) if groups is None else ((rows,), (groups, columns))
+    if [len(a.shape), len(b.shape)] == [*map(len, wanted)]:
         dense = (equal(a.strides[0], 1) or equal(rows, 1)) and (
             equal(b.strides[1], 1) or equal(columns, 1)
         )
-        if dense and all(map(equal, found, (rows, 1, 1, columns))):
+        if dense and all(map(equal, (*a.shape, *b.shape), (*wanted[0], *wanted[1]))):
             return "row-scales"
     raise TilecastError(
         f"scales {tuple(a.shape)} and {tuple(b.shape)}; allowed: one number each, or contiguous "
-        "(m, 1) and (1, n)"
+        f"{'(m, 1) and (1, n)' if groups is None else '(m,) and (groups, n)'}"
     )
 
 

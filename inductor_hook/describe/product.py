@@ -50,7 +50,8 @@ class Product(NamedTuple):
             out = TensorSpec(dtype_of_torch(out_dtype), "row")
         operands = GemmOperands.product(a.spec("A"), b.spec("B"), out)
         if self.scales:
-            operands = operands.scaled(scaling(self.scales, m, n, k), self.fast)
+            groups = batch[0] if self.grouped else None
+            operands = operands.scaled(scaling(self.scales, m, n, k, groups), self.fast)
         if self.grouped:
             operands = operands.grouped()
         # PyTorch refuses int8 and fp8 with an n that TMA does not store, and threads store no
@@ -175,6 +176,28 @@ def _grouped_mm(
     return None if offs.device != a.device else Request(_GROUPED, a, b, offsets=offs)
 
 
+def _scaled_grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Request | None:
+    found = _grouped_mm(a, b, offs, bias)
+    if found is None or scale_result is not None:
+        return None
+    product = found.product._replace(
+        out=out_dtype or torch.bfloat16,
+        scales=(Stored.of(scale_a), Stored.of(scale_b)),
+        fast=use_fast_accum,
+    )
+    return found._replace(product=product, scales=(scale_a, scale_b))
+
+
 @dataclass(frozen=True)
 class Operator:
     """One product, under the name that Inductor has for it."""
@@ -196,6 +219,10 @@ OPERATORS = {
     "baddbmm": Operator(("bias", "A", "B"), adds=True),
     "int_mm": Operator(("A", "B"), read={"_int_mm": _of_two(Product(out=torch.int32))}),
     "grouped_mm": Operator(("A", "B", "offsets"), read={"_grouped_mm": _grouped_mm}),
+    "scaled_grouped_mm": Operator(
+        ("A", "B", "scale_a", "scale_b", "offsets"),
+        read={"_scaled_grouped_mm": _scaled_grouped_mm},
+    ),
     "scaled_mm": Operator(
         ("A", "B", "scale_a", "scale_b", "bias"),
         read={"_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm_v2},

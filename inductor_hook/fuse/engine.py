@@ -142,12 +142,12 @@ class FusedProduct:
             return first.output_node() if first.await_kernels() else None
         bind(V.choices)  # for times to be passed on: nothing in here asks for the handler
         nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
-        problem = choices[0].choice.matmul.hint
-        stand_ins = self.fused.baseline(Replaced(settings, self.alone, nodes, layout, problem))
+        matmul = choices[0].choice.matmul
+        stand_ins = self.fused.baseline(Replaced(settings, self.alone, nodes, layout, matmul.hint))
         if not stand_ins:
             return None
         # tilecast's last: they compile meanwhile.
-        return autotuned(FUSED, [*stand_ins, *choices], nodes, layout, makers(problem))
+        return autotuned(FUSED, [*stand_ins, *choices], nodes, layout, makers(matmul))
 
 
 def _lowered(graph: Graph, operands: Sequence[TensorBox]) -> TensorBox:

@@ -1,4 +1,4 @@
-"""Choices for products of grouped rows, ``torch._grouped_mm``.
+"""Choices for products of grouped rows, ``torch._grouped_mm`` and ``_scaled_grouped_mm``.
 
 Inductor makes its own in the operator's lowering, without asking a handler: ATen's, Triton's and on
 some GPUs others. Tilecast's join them where they are handed to the autotuner.
@@ -14,13 +14,12 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 
 from tilecast.data_collection.timing.tensors import group_ends
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.describe.matmul import Matmul
+from tilecast.inductor_hook.describe.product import OPERATORS
 from tilecast.inductor_hook.offer.offer import beside
 
-OPERATOR = "grouped_mm"
-"""Inductor's name; ``_scaled_grouped_mm`` has another."""
-ENDS = 2
-"""Which operand says where groups end."""
+ENDS = "offsets"
+"""The name of the operand that says where groups end."""
 
 
 def with_tilecast(
@@ -35,28 +34,30 @@ def with_tilecast(
     Args:
         op: Inductor's name of the operator.
         choices: Inductor's.
-        nodes: the operands; of groups of rows A, their matrices, and where they end.
+        nodes: the operands; of groups of rows A, their matrices, scales if there are any, and where
+            they end.
         layout: of the result.
         options: what else the autotuner is called with, of which a copy is returned.
     """
     options = dict(options)
-    if op != OPERATOR or [len(node.get_size()) for node in nodes] != [2, 3, 1]:
+    named = op in OPERATORS and len(OPERATORS[op].inputs) == len(nodes)
+    if not named or [len(node.get_size()) for node in nodes[:2]] != [2, 3]:
         return choices, options
     _ = V.choices  # which is bound when it is asked for, so that times are passed on
     every = beside(choices, MMKernelInputs(nodes, None, layout.dtype, 0, 1), op)
     for caller in every[len(choices) :][:1]:
-        options["input_gen_fns"] = makers(caller.choice.matmul.hint)
+        options["input_gen_fns"] = makers(caller.choice.matmul)
     return every, options
 
 
-def makers(problem: GemmProblem) -> dict[int, Callable[[Any], torch.Tensor]]:
+def makers(matmul: Matmul) -> dict[int, Callable[[Any], torch.Tensor]]:
     """What makes operands that are not any numbers to time a product with: where groups end.
 
     The same each time, and without a draw from the user's generator.
     """
 
     def ends(node: Any) -> torch.Tensor:
-        found = group_ends(problem.m, problem.batch, torch.Generator().manual_seed(0))
+        found = group_ends(matmul.hint.m, matmul.hint.batch, torch.Generator().manual_seed(0))
         return found.to(node.get_device(), node.get_dtype())
 
-    return {ENDS: ends} if problem.operands.groups else {}
+    return {place: ends for place, name in enumerate(matmul.inputs) if name == ENDS}

@@ -92,13 +92,18 @@ def offered(
 
 
 def beside(choices: list[Any], kernel_inputs: Any, op: str) -> list[Any]:
-    """Inductor's choices for a product for which it asks no handler, and tilecast's behind them."""
+    """Inductor's choices for a product for which it asks no handler, and tilecast's behind them.
+
+    ATen's choice alone says how fp8 is added up.
+    """
     settings = asked()
     if not settings:
         return choices
-    found = _found(settings, kernel_inputs, op, None)
+    of_aten = [one for one in choices if isinstance(one, ExternKernelCaller)]
+    fast = fast_accumulation({one.name: one.kwargs for one in of_aten})
+    found = _found(settings, kernel_inputs, op, fast)
     if found is None:
-        return [one for one in choices if isinstance(one, ExternKernelCaller)] or choices
+        return of_aten or choices
     unbenchmarked = settings.k == 1 or settings.invariant
     # As above, what nobody benchmarks is waited for.
     callers = [one.choice for one in found if one.choice]

@@ -18,6 +18,7 @@ from tilecast.heuristics.operands import (
     COLUMN,
     COLUMN_BLOCKS,
     GROUP_ENDS,
+    GROUP_ROWS,
     MATRIX,
     NUMBER,
     ONE,
@@ -70,6 +71,9 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
             return cutlass.Float32(1.0)
         if extra.kind in (ROW_BLOCKS, COLUMN_BLOCKS):
             return make_fake_tensor(dtype, (cute.sym_int32(512),), (1,), assumed_align=16)
+        if extra.kind == GROUP_ROWS:
+            strides = (cute.sym_int64(), 1)
+            return make_fake_tensor(dtype, (products, n), strides, assumed_align=4)
         extent = {ONE: 1, ROW: n, COLUMN: m, GROUP_ENDS: products}[extra.kind]
         # Four bytes: the least that is copied at once.
         return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)

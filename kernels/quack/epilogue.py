@@ -19,6 +19,7 @@ from tilecast.heuristics.operands import (
     COLUMN_BLOCKS,
     EPILOGUES,
     GROUP_ENDS,
+    GROUP_ROWS,
     MATRIX,
     NUMBER,
     ONE,
@@ -147,7 +148,7 @@ class Epilogue:
     def arguments(self, extras: tuple):
         """What the epilogue reads of the operands' extras; a matrix and ends of groups, or None."""
         arguments, matrix, ends = {}, None, None
-        lines = {ROW: "row", COLUMN: "column"}
+        lines = {ROW: "row", COLUMN: "column", GROUP_ROWS: "row"}
         if self.config.swap_ab:
             lines = {ROW: "column", COLUMN: "row"}
         for extra, value in zip(self.operands.extras, extras, strict=True):

@@ -61,9 +61,14 @@ class _EarlyVector:
 
     @cute.jit
     def load(
-        self, vector: cute.Tensor, piece: cute.Tensor, place: Int32, threads: cutlass.Constexpr
+        self,
+        vector: cute.Tensor,
+        piece: cute.Tensor,
+        place: Int32,
+        length: Int32,
+        threads: cutlass.Constexpr,
     ):
-        """Ask for the piece of the tile that is the ``place``-th of its line."""
+        """Ask for the piece of the tile that is the ``place``-th along so long a vector."""
         size, element = const_expr(cute.size(piece)), vector.element_type
         together = const_expr(max(32, element.width) // element.width)
         copy = copy_utils.tiled_copy_1d(element, threads, together, is_async=True)
@@ -74,7 +79,7 @@ class _EarlyVector:
         for i in cutlass.range_constexpr(cute.size(target.shape[1])):
             if index[0, i] < size:
                 inside = cute.make_rmem_tensor(1, Boolean)
-                inside[0] = place * size + index[0, i] < cute.size(vector)
+                inside[0] = place * size + index[0, i] < length
                 cute.copy(thread, source[None, i], target[None, i], pred=inside)
 
     def begin(self, gemm, param, smem_tensor, ctx):
@@ -86,11 +91,16 @@ class _EarlyVector:
 
 
 class _EarlyRow(_EarlyVector, RowVecLoad):
-    pass
+    def of_group(self, vector, group, starts):
+        """The vector of a group, and its length: each has one of its own."""
+        return vector[group, None], cute.size(vector, mode=[1])
 
 
 class _EarlyColumn(_EarlyVector, ColVecLoad):
-    pass
+    def of_group(self, vector, group, starts):
+        """The same: a part of a vector along all rows."""
+        first = starts[group]
+        return cute.domain_offset((first,), vector), starts[group + 1] - first
 
 
 class _SeenTile(WorkTileInfo):
@@ -110,10 +120,11 @@ class _SeenTile(WorkTileInfo):
 
 
 def _seen(scheduler: type, gemm) -> type:
-    """The same scheduler, of tiles that a kernel remembers."""
+    """The same scheduler, of tiles that a kernel remembers, and of where groups begin."""
 
     class Scheduler(scheduler):
         def initial_work_tile_info(self, **where):
+            gemm.starts = getattr(self.params, "cu_seqlens_m", None)
             return _SeenTile(super().initial_work_tile_info(**where), gemm)
 
         def get_current_work(self, **where):
@@ -232,7 +243,10 @@ class FusedGemm(Epilogue, TunableGemm):
         prims.griddepcontrol(prims.GridDepAction.WAIT)
         threads = self.num_epi_warps * cute.arch.WARP_SIZE
         for op, vector, piece in self.vectors:
-            op.load(vector, piece, self.tile[op._coord_idx()], threads)
+            length = cute.size(vector)
+            if self.starts is not None:
+                vector, length = op.of_group(vector, self.tile[3], self.starts)
+            op.load(vector, piece, self.tile[op._coord_idx()], length, threads)
         cute.arch.cp_async_commit_group()
 
 

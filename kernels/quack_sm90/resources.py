@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilecast.heuristics.config import Geometry
-from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, GemmOperands
+from tilecast.heuristics.operands import COLUMN, GROUP_ROWS, MATRIX, ROW, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 
 REGISTERS_PER_SM = 65_536
@@ -131,7 +131,7 @@ def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     stores, loads = epilogue_stages(c, operands)
     buffers = _aligned(stores * piece) + _aligned(loads * piece)
     kinds = [extra.kind for extra in operands.extras]
-    along_n, along_m = kinds.count(ROW), kinds.count(COLUMN)
+    along_n, along_m = kinds.count(ROW) + kinds.count(GROUP_ROWS), kinds.count(COLUMN)
     elements = np.where(
         c.swap_ab,
         along_n * c.tile_m + along_m * c.tile_n,

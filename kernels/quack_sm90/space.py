@@ -11,7 +11,12 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GATED_COLUMNS, GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import (
+    EPILOGUES,
+    GATED_COLUMNS,
+    KINDS_REMEMBERED,
+    GemmOperands,
+)
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack.family import with_stages
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -86,8 +91,8 @@ SPLIT_K_BYTES = 512
     HARDWARE,
     "the kernel multiplies operands of one width, or bf16 and int8, and accumulates in fp32, in "
     "fp22 (fp8) or in int32 (int8); it reads 8 bits along k and scales them alone; it fuses "
-    "nothing into whole numbers; rows that come in groups have 16 bits, are stored one after the "
-    "other, and nothing is scaled or added",
+    "nothing into whole numbers; rows that come in groups are stored one after the other, and "
+    "nothing is added; they have 16 bits and no scales, or are fp8 scaled by rows, without a gate",
 )
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
@@ -107,8 +112,10 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
     )
     if operands.groups:
         by_row = operands.a.major == operands.out.major == "row"
-        alone = all(extra.kind == GROUP_ENDS for extra in operands.extras)
-        multiplied = multiplied and by_row and alone and a.bits == b.bits == out.bits == 16
+        alone = not any(EPILOGUES[step].extras for step in operands.epilogue)
+        scaled = operands.scales == "row-scales" and a.accumulator == "fp22" and not operands.gate
+        typed = scaled or a.bits == b.bits == 16
+        multiplied = multiplied and by_row and alone and typed and out.bits == 16
     return not multiplied
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilecast.heuristics.config import Candidates, ConfigColumns
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import COLUMN, ROW
+from tilecast.heuristics.operands import COLUMN, GROUP_ROWS, ROW
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.analytic_time import times
@@ -252,7 +252,7 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
         "integer": a.accumulator == "int32",
         "converted": operands.converted,
         "promoted": operands.promoted,
-        "vectors": sum(extra.kind in (ROW, COLUMN) for extra in operands.extras),
+        "vectors": sum(extra.kind in (ROW, GROUP_ROWS, COLUMN) for extra in operands.extras),
         "activation": bool(operands.activation),
         "store_alignment": log_alignment(int(operands.out.dtype.bytes(out_extent))),
     }

@@ -130,9 +130,11 @@ class LearnedHeuristic:
         scores = one._ranker.model_scores(features)
         (prediction,) = one._predictions(ranking, features, scores.blended)
         deferral = one.artifact.deferral
-        # PyTorch's grouped products are no batches: their times tell nothing of each other.
-        timed = problem.operands.groups in {kind.groups for kind in one.artifact.measured}
-        if deferral is None or not (problem.in_library and timed):
+        # PyTorch's grouped products are no batches, nor are scaled ones like others: their times
+        # tell nothing of each other.
+        timed = {_grouping(kind) for kind in one.artifact.measured}
+        known = _grouping(problem.operands) in timed
+        if deferral is None or not (problem.in_library and known):
             return FirstChoice(prediction, None, False)
         (lead,) = deferral.least_lead(deferral_features(features, scores), self.objective)
         deferred = problem.k < SHORT_K or deferral.defers(float(lead), self.objective)
@@ -235,6 +237,11 @@ class LearnedHeuristic:
             )
             for i in order.tolist()
         ]
+
+
+def _grouping(operands: GemmOperands) -> str:
+    """The groups and their scales; "" for products that are not grouped."""
+    return operands.groups and f"{operands.groups}+{operands.scales}"
 
 
 def check_candidates(problem: GemmProblem, candidates: Candidates, gpu: Hardware) -> None:
