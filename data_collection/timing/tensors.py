@@ -179,7 +179,7 @@ def _by_rows(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tens
 
 def _along_k(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """The product of each group along k; 0 of one that is empty."""
-    ends = ends.cpu()
+    ends = ends.cpu().long()
     parts = zip(a.tensor_split(ends, 1)[:-1], b.tensor_split(ends)[:-1], strict=True)
     return torch.stack([one @ other for one, other in parts])
 

@@ -24,6 +24,19 @@ ENDS = 2
 """Which operand says where groups end."""
 
 
+class GroupedInputs(MMKernelInputs):
+    """What is multiplied, with Inductor's layout of the result: it is not that of one product."""
+
+    def __init__(self, nodes: list[Any], layout: Any):
+        """Take A, B and where groups end."""
+        super().__init__(nodes, None, layout.dtype, 0, 1)
+        self._layout = layout
+
+    def output_layout(self, flexible: bool = True) -> Any:
+        """The layout, whether or not another would do."""
+        return self._layout
+
+
 def with_tilecast(
     op: str, choices: list[Any], nodes: list[Any], layout: Any, options: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -44,7 +57,7 @@ def with_tilecast(
     if op != OPERATOR or tuple(len(node.get_size()) for node in nodes[:ENDS]) not in GROUPS_OF:
         return choices, options
     _ = V.choices  # which is bound when it is asked for, so that times are passed on
-    every = beside(choices, MMKernelInputs(nodes, None, layout.dtype, 0, 1), op)
+    every = beside(choices, GroupedInputs(nodes, layout), op)
     for caller in every[len(choices) :][:1]:
         options["input_gen_fns"] = makers(caller.choice.matmul.hint)
     return every, options
