@@ -14,6 +14,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import (
     EPILOGUES,
     GATED_COLUMNS,
+    K_GROUPS,
     KINDS_REMEMBERED,
     GemmOperands,
 )
@@ -91,8 +92,8 @@ SPLIT_K_BYTES = 512
     HARDWARE,
     "the kernel multiplies operands of one width, or bf16 and int8, and accumulates in fp32, in "
     "fp22 (fp8) or in int32 (int8); it reads 8 bits along k and scales them alone; it fuses "
-    "nothing into whole numbers; rows that come in groups are stored one after the other, and "
-    "nothing is added; they have 16 bits and no scales, or are fp8 scaled by rows, without a gate",
+    "nothing into whole numbers; groups have 16 bits and no scales, or are fp8 scaled by rows and "
+    "not gated, nothing is added, and what they share is stored one after the other",
 )
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
@@ -111,18 +112,20 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and out.bits >= 16
     )
     if operands.groups:
-        by_row = operands.a.major == operands.out.major == "row"
+        one_after_the_other = operands.layout[::2] == "rr"
+        if operands.groups == K_GROUPS:
+            one_after_the_other = operands.layout == "crr"
         alone = not any(EPILOGUES[step].extras for step in operands.epilogue)
         scaled = operands.scales == "row-scales" and a.accumulator == "fp22" and not operands.gate
-        typed = scaled or a.bits == b.bits == 16
-        multiplied = multiplied and by_row and alone and typed and out.bits == 16
+        narrow = out.bits == 16 and (scaled or a.bits == b.bits == 16)
+        multiplied = multiplied and one_after_the_other and alone and narrow
     return not multiplied
 
 
 @rule(
     HARDWARE,
-    "where groups of rows end is known on the device alone, which hands out tiles along its own m "
-    "and each with all of k",
+    "where groups end is known on the device alone, which hands out tiles of rows along its own m "
+    "and each with all of a group's k",
 )
 def _groups(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     return bool(operands.groups) & ((c.swap_ab == 1) | (c.split_k > 1))
