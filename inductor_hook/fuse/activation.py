@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from tilecast.data_collection.timing.tensors import applied
 from tilecast.heuristics import operands
-from tilecast.heuristics.operands import GROUPS, ROW, Extra
+from tilecast.heuristics.operands import GROUPS, ROW, ROW_GROUPS, Extra
 from tilecast.inductor_hook.fuse.baseline import whole
 from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
@@ -145,7 +145,7 @@ def _of_groups(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Ma
     ranks = [one.meta["val"].ndim for one in operands if isinstance(one, Node)]
     if len(operands) == 3 and ranks == [2, 3, 1]:
         dtype = product.meta["val"].dtype
-        fused = Fused(name, GROUPS["row-groups"].extras, dtype, whole, epilogue=(name,))
+        fused = Fused(name, GROUPS[ROW_GROUPS].extras, dtype, whole, epilogue=(name,))
         yield Match(fused, product, steps, operands)
 
 
