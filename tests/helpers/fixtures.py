@@ -11,6 +11,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from filelock import FileLock
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, NUMBER, GemmOperands
+from tilecast.heuristics.operands import GROUP_ROWS, LINEAR_BF16, MATRIX, NUMBER, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
@@ -302,6 +303,8 @@ def pass_for_a_gpu(monkeypatch: pytest.MonkeyPatch, launches: Callable[..., obje
     from tilecast.inductor_hook.dispatch import plan
     from tilecast.inductor_hook.run import in_torch, static
 
+    scaled_groups_on_the_cpu()
+
     def load(spec: KernelSpec, objects: object, device: int) -> Launch:
         multiply = in_torch.in_torch(spec.operands)
         if spec.operands.groups:  # which torch does without `out` alone: the switch would be asked
@@ -330,7 +333,27 @@ def check_handed(spec: KernelSpec, a: Any, b: Any, out: Any, *extras: Any) -> No
         if extra.kind == NUMBER:
             assert type(given) is float
         else:
-            assert given.ndim == (out.ndim if extra.kind == MATRIX else 1)
+            assert given.ndim == {MATRIX: out.ndim, GROUP_ROWS: 2}.get(extra.kind, 1)
+
+
+@cache
+def scaled_groups_on_the_cpu() -> object:
+    """What keeps a kernel of ``_scaled_grouped_mm`` there, which PyTorch lacks on the CPU."""
+    import torch
+
+    def multiply(a, b, scale_a, scale_b, offs, bias=None, scale_result=None, out_dtype=None, *fast):
+        out, start = a.new_empty(len(a), b.shape[-1], dtype=out_dtype or torch.bfloat16), 0
+        for group, end in enumerate(offs.tolist()):
+            rows = slice(start, end)
+            if start < end:
+                scales = scale_a[rows, None], scale_b[group, None]
+                out[rows] = torch._scaled_mm(a[rows], b[group], *scales, out_dtype=out.dtype)
+            start = end
+        return out
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_scaled_grouped_mm", multiply, "CPU")
+    return library
 
 
 def _by_reference(operands: GemmOperands) -> Launch:

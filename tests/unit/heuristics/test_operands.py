@@ -52,6 +52,7 @@ def test_texts_are_distinct(one: GemmOperands, other: GemmOperands) -> None:
      "bf16xint8:rcr", "bf16xint8:rcr:column-scales+bias",
      "bf16xint8:rcr:fp32-column-scales+bias", "e4m3:rcr>bf16@fp16",
      "bf16:rcr:bias", "bf16:rcr:bias+mul-gelu-tanh", "bf16:rcr:row-groups",
+     "e4m3:rcr>bf16@fp32:row-groups+row-scales",
      "fp16:rrr:row-groups+row-scales+silu", "bf16:rcr@4xfp32", "e4m3:rcr>bf16@4xfp22:row-scales"],
 )  # fmt: skip
 def test_text_is_as_short_as_it_can_be(text: str) -> None:

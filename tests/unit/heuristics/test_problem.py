@@ -193,6 +193,7 @@ def test_a_gate_writes_half_the_columns() -> None:
         ("bf16:rcr>fp32:bias", 4, "torch.bmm"),
         ("bf16xint8:rcr:bias", 1, "torch.mm"),
         ("bf16:rcr:row-groups+silu", 4, "torch._grouped_mm"),
+        ("e4m3:rcr>bf16:row-groups+row-scales", 4, "torch._scaled_grouped_mm"),
     ],
 )
 def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
@@ -231,6 +232,9 @@ def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
         ("bf16xint8:rcr:column-scales", "1x584x64", True),
         ("bf16:rcr:row-groups", "3x64x64x64", True),
         ("fp16:rcr:row-groups", "3x64x64x64", False),
+        ("e4m3:rcr>bf16@fp32:row-groups+row-scales", "3x64x72x64", True),
+        ("e4m3:rcr>fp16:row-groups+row-scales", "3x64x64x64", False),
+        ("e4m3xe5m2:rcr>bf16:row-groups+row-scales", "3x64x64x64", False),
     ],
 )
 def test_what_the_library_multiplies(text: str, extents: str, expected: bool) -> None:

@@ -20,6 +20,7 @@ OPERANDS += (
     "e4m3:rcr>bf16:row-scales+bias",
     "bf16:rcr:silu-mul",
     "bf16:rcr:row-groups",
+    "e4m3:rcr>bf16:row-groups+row-scales",
     "bf16:crr:k-groups",
 )
 
@@ -111,7 +112,8 @@ def test_a_tile_that_is_left_out_of_the_timed_problem_is_found() -> None:
 def test_of_a_large_result_rows_of_every_tile_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_use, "MOST_COMPARED", 512 * 16)
     scaled = (f"e4m3:rcr>bf16:{scales}-scales" for scales in ("row", "block"))
-    for text in ("bf16:rcr", "bf16:rcr:c", "bf16:rcr:row-groups", *scaled):
+    groups = ("bf16:rcr:row-groups", "e4m3:rcr>bf16:row-groups+row-scales")
+    for text in ("bf16:rcr", "bf16:rcr:c", *groups, *scaled):
         operands = GemmOperands.parse(text)
         problem = GemmProblem(256, 512, 256, 5 if operands.groups else 1, operands)
         use, right, wrong = _use(problem), Queue(problem), TileLeftOut(problem)

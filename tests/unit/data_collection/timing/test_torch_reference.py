@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from fixtures import scaled_groups_on_the_cpu
 
 from tilecast.data_collection.timing import torch_reference
 from tilecast.data_collection.timing.tensors import (
@@ -99,29 +100,43 @@ def test_a_gate_is_of_the_half_that_its_name_begins_with() -> None:
     torch.testing.assert_close(applied("mul-silu", both, {}), silu(second) * first)
 
 
-@pytest.mark.parametrize("text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"])
+SCALED = "e4m3:rcr>bf16:row-groups+row-scales"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"),
+        *(SCALED, "e4m3:rcr>bf16@fp32:row-groups+row-scales"),
+    ],
+)
 @pytest.mark.parametrize("groups", [1, 4, 60])
 def test_pytorch_multiplies_each_group_with_its_own_matrix(text: str, groups: int) -> None:
     torch.manual_seed(0)
+    scaled_groups_on_the_cpu()
     problem = GemmProblem(48, 64, 128, groups, GemmOperands.parse(text))
-    a, b, ends = random_inputs(problem, "cpu")
+    a, b, ends, *scales = random_inputs(problem, "cpu")
     assert (a.shape, b.shape) == ((48, 128), (groups, 128, 64))
     assert ends.dtype == torch.int32
     counts = ends.diff(prepend=ends.new_zeros(1))
     assert counts.min() >= 0 and counts.sum() == 48
     out = poisoned_out(problem, "cpu")
-    torch_launch(problem.operands)(a, b, out, ends)
+    torch_launch(problem.operands)(a, b, out, ends, *scales)
     if not problem.operands.epilogue:
         untouched = poisoned_out(problem, "cpu")
-        found = library_launch(problem.operands)(a, b, untouched, ends)
+        found = library_launch(problem.operands)(a, b, untouched, ends, *scales)
         assert found is not None and torch.equal(found, out)
         assert bool(untouched.isnan().all())
     of_row = torch.arange(groups).repeat_interleave(counts)
-    right = (a[:, None].double() @ b[of_row].double())[:, 0]
+    right = (a[:, None].double() @ b.double()[of_row])[:, 0]
+    if scales:
+        scale_a, scale_b = scales
+        assert (scale_a.shape, scale_b.shape) == ((48,), (groups, 64))
+        right = right * scale_a[:, None] * scale_b[of_row]
     if problem.operands.activation:
         right = torch.nn.functional.silu(right)
     assert torch.linalg.norm(out.double() - right) / torch.linalg.norm(right) < 5e-3
-    again = reference(problem, (a, b, ends)).double()
+    again = reference(problem, (a, b, ends, *scales)).double()
     assert torch.linalg.norm(again - right) / torch.linalg.norm(right) < 1e-5
 
 

@@ -185,7 +185,7 @@ def _of_groups(nodes: list[Any]) -> MMKernelInputs:
 
 
 REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
-    (lambda: batched(), "scaled_grouped_mm", "operator scaled_grouped_mm"),
+    (lambda: batched(), "grouped_mm_v2", "operator grouped_mm_v2"),
     (lambda: _of_groups(grouped(n=2044)), "grouped_mm", "groups whose ends or rows no kernel"),
     (
         lambda: _of_groups([*grouped()[:2], node("int64", [8], dtype=torch.int64)]),

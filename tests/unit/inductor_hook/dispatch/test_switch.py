@@ -37,6 +37,7 @@ from tilecast.inductor_hook.run import static
 from tilecast.kernels.spec import KernelSpec
 
 OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm")
+OPERATORS += ("_scaled_grouped_mm",)
 INT8, ROWS, ONES = "int8:rcr>int32", "e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:tensor-scales"
 M, N, K = 32, 64, 128
 
@@ -367,6 +368,12 @@ def _rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(M, 1), torch.rand(1, N)
 
 
+def _scaled_groups(**options: Any) -> torch.Tensor:
+    a, b = _bf16(M, K).to(torch.float8_e4m3fn), _bf16(3, N, K).to(torch.float8_e4m3fn).mT
+    scales, ends = (torch.rand(M), torch.rand(3, N)), _ends(5, 5, M)
+    return torch._scaled_grouped_mm(a, b, *scales, offs=ends, **options)
+
+
 _FAST = {"use_fast_accum": True}
 SCALED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "numbers": (lambda: _scaled(torch.tensor(0.5), torch.tensor([[2.0]]), **_FAST), ONES),
@@ -381,8 +388,11 @@ SCALED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
         lambda: _by_recipe(ScalingType.RowWise, *_rows(), bias=_bf16(N)),
         "e4m3:rcr>bf16@fp32:row-scales+bias",
     ),
+    "groups": (lambda: _scaled_groups(**_FAST), "e4m3:rcr>bf16:row-groups+row-scales"),
+    "groups, exact": (_scaled_groups, "e4m3:rcr>bf16@fp32:row-groups+row-scales"),
 }
-"""Calls of ``_scaled_mm`` and ``F.scaled_mm``, and the operands that they ask for."""
+"""Calls of ``_scaled_mm``, ``F.scaled_mm`` and ``_scaled_grouped_mm``, and the operands that they
+ask for."""
 
 
 @pytest.mark.parametrize("kind", SCALED)

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import Clock, grouped, lowered, lowering, names_of, node, settled, source_of, traced
+from hook_graph import (
+    Clock,
+    grouped,
+    lowered,
+    lowering,
+    names_of,
+    node,
+    scale,
+    settled,
+    source_of,
+    traced,
+)
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm_grouped
@@ -65,6 +76,63 @@ def test_generated_code_hands_over_where_groups_end(graph: Any) -> None:
     source = source_of(_choices()[1])
     assert "'bf16:rcr:row-groups', batched=False" in source
     assert "matmul(A, B, " in source and ", offsets)" in source
+
+
+FP8 = "e4m3:rcr>bf16@fp32:row-groups+row-scales"
+
+
+def _scaled(*scales: Any, ends: Any = None, n: int = N, **options: Any) -> list[Any]:
+    a, b, its_ends = grouped(n=n, dtype=torch.float8_e4m3fn)
+    scales = scales or (scale("scale_a", M), scale("scale_b", G, n))
+    return lowered(aten._scaled_grouped_mm.default, a, b, *scales, ends or its_ends, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({}, FP8), ({"use_fast_accum": True, "out_dtype": torch.bfloat16}, FP8.replace("@fp32", ""))],
+    ids=["exact", "fast"],
+)
+def test_groups_in_fp8_have_scales_and_are_timed_alike(
+    graph: Any, clock: Clock, options: dict[str, Any], text: str
+) -> None:
+    install(k=5)
+    aten_one, *found = _scaled(**options)
+    assert aten_one.name == "_scaled_grouped_mm"
+    assert [choice.choice.matmul.hint.operands.text for choice in found] == [text] * 5
+    assert ", offsets, scale_a.view(-1), scale_b)" in source_of(found[0])
+    ends = clock.makers[4](node("here", [G], dtype=torch.int32, device="cpu"))
+    assert (ends.shape, ends[-1].item()) == ((G,), M)
+
+
+def test_a_graph_begins_to_compile_the_kernels_of_groups_in_fp8(
+    hook: list[KernelSpec], asked: None
+) -> None:
+    install(k=5)
+    fp8 = torch.float8_e4m3fn
+    operands = [((M, K), fp8), ((G, N, K), fp8), ((M,), torch.float32), ((G, N), torch.float32)]
+    made = traced(
+        lambda a, w, one, other, ends: torch._scaled_grouped_mm(a, w.mT, one, other, offs=ends),
+        [*operands, ((G,), torch.int32)],
+    )
+    settings = active()
+    assert settings
+    start_compiling(made, settings)
+    begun = [*hook]
+    assert {spec.operands.text for spec in begun} == {FP8}
+    with lowering(), config.patch(max_autotune_gemm_backends=COMPETING):
+        assert begun == [spec for one in _scaled()[1:] for spec in one.choice.specs]
+
+
+def test_other_scales_of_groups_are_pytorchs_and_none_is_chosen_without_a_benchmark(
+    graph: Any,
+) -> None:
+    alone = ["_scaled_grouped_mm"]
+    install(k=5)
+    assert names_of(_scaled(scale("one", 1), scale("other", 1))) == alone
+    assert names_of(_scaled(scale("one", M), scale("other", G, 1))) == alone
+    assert names_of(_scaled(ends=node("int64", [G], dtype=torch.int64))) == alone
+    install(k=1)
+    assert names_of(_scaled()) == alone
 
 
 def test_the_fastest_wins(graph: Any) -> None:

@@ -157,6 +157,16 @@ def test_groups_are_ranked_and_compared_with_no_library_that_was_timed_on_batche
         assert (choice.deferred, choice.library_over is not None) == (compared, compared)
 
 
+def test_groups_in_fp8_are_ranked_by_the_model_of_groups_which_knows_no_library_for_them() -> None:
+    operands = GemmOperands.parse("e4m3:rcr>bf16@fp32:row-groups+row-scales")
+    problem = GemmProblem(1024, 2048, 1536, 64, operands)
+    found = load_heuristic(H200, operands)
+    choice = found.first(problem, candidates(problem, H200))
+    assert choice.prediction.config in candidates(problem, H200)
+    assert choice.library_over is None
+    assert not decides_for(found.artifact.measured, operands)
+
+
 def test_groups_are_ranked_by_their_own_part_of_a_model(small_model) -> None:
     operands = GemmOperands.parse("bf16:rcr:row-groups")
     line = dict.fromkeys(OBJECTIVES, (0.2, 0.4))
