@@ -32,11 +32,11 @@ def enable(
 ) -> None:
     """Let the model decide every eager product on a GPU, from now on and in all threads.
 
-    ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
-    them, such as ``F.linear``, ``F.scaled_mm`` and ``matmul``, run a tilecast kernel if that is
-    expected to be the fastest and is compiled. A missing one is compiled in the background, and
-    torch does its problem until `decide_again`. Enabling again replaces the settings and decides
-    anew.
+    ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm``, ``_scaled_mm``, ``_grouped_mm`` and
+    ``_scaled_grouped_mm``, and what PyTorch makes of them, such as ``F.linear``, ``F.scaled_mm``
+    and ``matmul``, run a tilecast kernel if that is expected to be the fastest and is compiled. A
+    missing one is compiled in the background, and torch does its problem until `decide_again`.
+    Enabling again replaces the settings and decides anew.
 
     ``model``, ``power`` and ``invariant`` are those of `tilecast.inductor_hook.install`. If
     ``invariant``, a tilecast kernel runs wherever there is one, and the first call of a problem

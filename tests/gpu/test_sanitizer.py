@@ -40,6 +40,7 @@ KERNELS = {
     "int8:rcr>bf16:row-scales": 4,
     "bf16xint8:rcr:column-scales": 4,
     "bf16:rcr:row-groups": 6,
+    "e4m3:rcr>bf16@fp32:row-groups+row-scales": 3,
     "bf16:crr:k-groups": 2,
 }  # by operands
 

@@ -17,6 +17,7 @@ from tilecast.data_collection.timing.tensors import (
     random_inputs,
     reference,
 )
+from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -32,11 +33,14 @@ TEXTS = (
     "bf16:rrr:row-groups",
     "fp16:rcr:row-groups+silu",
     "bf16:rcr:row-groups+silu-mul",
+    "e4m3:rcr>bf16:row-groups+row-scales",
+    "e4m3:rcr>bf16@fp32:row-groups+row-scales+silu",
 )
 ALONG_K = ("bf16:crr:k-groups", "fp16:crr:k-groups")
 ALL = (*TEXTS, *ALONG_K)
 BF16, BF16_ALONG_K = GemmOperands.parse(TEXTS[0]), GemmOperands.parse(ALONG_K[0])
-N, K = 272, 200  # which no tile divides
+FP8, FP8_EXACT = GemmOperands.parse(TEXTS[4]), GemmOperands.parse(TEXTS[5].removesuffix("+silu"))
+N, K = 272, 208  # which no tile divides
 COUNTS = {
     "one group": [300],
     "all in the first": [513, 0, 0],
@@ -107,13 +111,16 @@ def test_every_kernel_is_right_for_every_spread_and_writes_nothing_behind_the_la
     rows, behind, wrong = sum(counts), 70, {}
     for operands in map(GemmOperands.parse, TEXTS):
         problem = GemmProblem(rows + behind, N, K, len(counts), operands)
-        a, b, _ = random_inputs(problem)
+        a, b, _, *scales = random_inputs(problem)
         ends = ends_of(counts)
-        right = reference(problem, (a, b, ends))
+        if scales:  # of rows and matrices that nothing multiplies
+            scales[0][rows:] = torch.nan
+            scales[1][ends.diff(prepend=ends.new_zeros(1)) == 0] = torch.nan
+        right = reference(problem, (a, b, ends, *scales))
         for spec, kernel in loaded.items():
             if spec.operands == operands:
                 out = poisoned_out(problem)
-                kernel(a, b, out, ends)
+                kernel(a, b, out, ends, *scales)
                 found = wrong_elements(out[:rows], right[:rows], problem)
                 if found or not bool(out[rows:].isnan().all()):
                     wrong[str(spec)] = found or "rows behind the last group are written"
@@ -263,6 +270,44 @@ def test_graphs_read_where_groups_end_at_each_replay_from_the_kernel_in_front(
             assert difference < 1e-2, spec
 
 
+def test_graphs_read_scales_and_where_groups_end_from_the_kernel_in_front(
+    loaded: dict[KernelSpec, Launch],
+) -> None:
+    problem = GemmProblem(300, N, K, 40, FP8)
+    a, b, ends, *scales = random_inputs(problem)
+    for spec, kernel in loaded.items():
+        if spec.operands != FP8:
+            continue
+        out, given = poisoned_out(problem), [ends.clone(), *map(torch.clone, scales)]
+        drawn = [torch.zeros_like(one) for one in given]
+        kernel(a, b, out, *given)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch._foreach_copy_(given, drawn)
+            kernel(a, b, out, *given)
+        for _ in range(3):
+            _, _, *extras = random_inputs(problem)
+            torch._foreach_copy_(drawn, extras)
+            for one in (*given[1:], out):
+                one.fill_(torch.nan)
+            graph.replay()
+            right = reference(problem, (a, b, *extras))
+            assert wrong_elements(out, right, problem) is None, spec
+
+
+def test_scales_of_groups_may_lie_in_longer_rows(loaded: dict[KernelSpec, Launch]) -> None:
+    problem = GemmProblem(200, N, K, 4, FP8)
+    a, b, ends, scale_a, scale_b = random_inputs(problem)
+    longer = torch.full((4, N + 3), torch.nan, device="cuda")[:, 1 : N + 1].copy_(scale_b)
+    right = reference(problem, (a, b, ends, scale_a, scale_b))
+    for spec, kernel in loaded.items():
+        if spec.operands == FP8:
+            out = poisoned_out(problem)
+            kernel(a, b, out, ends, scale_a, longer)
+            assert wrong_elements(out, right, problem) is None, spec
+
+
 def test_two_streams_do_not_meet(loaded: dict[KernelSpec, Launch]) -> None:
     problem = GemmProblem(900, 1112, 1032, 12, BF16)
     work = [(torch.cuda.Stream(), *random_inputs(problem), poisoned_out(problem)) for _ in "ab"]
@@ -282,10 +327,11 @@ def test_two_streams_do_not_meet(loaded: dict[KernelSpec, Launch]) -> None:
             assert wrong_elements(out, right, problem) is None, spec
 
 
-@pytest.mark.parametrize("operands", [BF16, BF16_ALONG_K], ids=str)
+@pytest.mark.parametrize("operands", [BF16, BF16_ALONG_K, FP8, FP8_EXACT], ids=str)
 def test_pytorch_computes_the_same(operands: GemmOperands) -> None:
     problem = GemmProblem(704, N, K, 9, operands)
-    a, b, ends = random_inputs(problem)
+    a, b, *extras = random_inputs(problem)
     assert problem.in_library
-    out = torch.nn.functional.grouped_mm(a, b, offs=ends)
-    assert wrong_elements(out, reference(problem, (a, b, ends)), problem) is None
+    out = poisoned_out(problem)
+    torch_launch(operands)(a, b, out, *extras)
+    assert wrong_elements(out, reference(problem, (a, b, *extras)), problem) is None

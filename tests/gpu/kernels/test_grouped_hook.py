@@ -100,6 +100,27 @@ def test_gradients_of_all_weights_run_tilecast_kernels() -> None:
     assert "bf16:crr:k-groups" in texts
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_groups_in_fp8_run_tilecast_kernels(fast: bool) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    operands = GemmOperands.parse(f"e4m3:rcr>bf16{'' if fast else '@fp32'}:row-groups+row-scales")
+    problem = GemmProblem(ROWS, WIDTH, HIDDEN, EXPERTS, operands)
+
+    def scaled(a, b, ends, *scales):
+        return torch._scaled_grouped_mm(a, b, *scales, offs=ends, use_fast_accum=fast)
+
+    inputs = random_inputs(problem)
+    with installed(3), fresh_cache(), config.patch(SETTINGS), torch.no_grad():
+        compiled: Callable = torch.compile(scaled, fullgraph=True)
+        result, codes = run_and_get_code(compiled, *inputs)
+        assert _error(result, reference(problem, inputs)) < 1e-2
+        inputs = (*inputs[:2], group_ends(ROWS, EXPERTS).cuda(), *inputs[3:])
+        assert _error(compiled(*inputs), reference(problem, inputs)) < 1e-2
+    assert "StaticMatmul.named" in codes[-1] and operands.text in codes[-1]
+    assert counters["tilecast"]["problems"] == 1
+
+
 def test_a_layer_in_a_cuda_graph_follows_its_router() -> None:
     torch._dynamo.reset()
     x, up, down, ends = _tensors()

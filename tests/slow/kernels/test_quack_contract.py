@@ -87,6 +87,8 @@ SAMPLE = (
     ("bf16:crr:k-groups", "128x192x64_c2x1x1_s4_pong_o1_rn8"),
     # Whose pieces have 16 columns, beside the largest accumulators.
     ("bf16:rcr", "128x208x64_c2x1x1_s5_pong_o1_rn8"),
+    ("e4m3:rcr>bf16:row-groups+row-scales", "128x192x128_c2x1x1_s3_pong_o1_rm8"),
+    ("e4m3:rcr>bf16@fp32:row-groups+row-scales", "192x128x128_c1x2x1_s5_coop_o1_rn8"),
 )
 BATCHED, ANY_ROWS = (1, 13, 24), (1, 5, 10, 15, 20, 26)
 """Kernels of `SAMPLE` for a batch, and for rows of out that begin anywhere."""
@@ -97,7 +99,7 @@ SPECS = [
     )
     for place, (text, name) in enumerate(SAMPLE)
 ]
-LOOKED_INTO = (0, 3, 4, 6, 9, 10, 12, 14, 18, 21, 24, 25)
+LOOKED_INTO = (0, 3, 4, 6, 9, 10, 12, 14, 18, 21, 24, 25, 27)
 """Those whose PTX, loads and shared memory are compared with what is stated."""
 READ = """
 import sys
@@ -293,11 +295,14 @@ def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
     assert len(wait) == 2 and wait[1] < copy[0] < product[0]
 
 
-def test_where_groups_end_is_read_after_the_kernel_in_front(compiled: dict[int, Compiled]) -> None:
+@pytest.mark.parametrize("place", [18, 27])
+def test_where_groups_end_is_read_after_the_kernel_in_front(
+    place: int, compiled: dict[int, Compiled]
+) -> None:
     """By the warps that load A and B, and by those that multiply, in the order of the code."""
-    assert SPECS[18].operands.groups
+    assert SPECS[place].operands.groups
     kinds = {"griddepcontrol.wait": "wait", "ld.global": "end", "wgmma.mma_async": "product"}
-    found = [kinds[it] for line in compiled[18].ptx.splitlines() for it in kinds if it in line]
+    found = [kinds[it] for line in compiled[place].ptx.splitlines() for it in kinds if it in line]
     loading = found[: found.index("wait", found.index("end"))]
     multiplying = found[len(loading) : found.index("product")]
     for part in (loading, multiplying):
