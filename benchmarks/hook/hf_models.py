@@ -1,11 +1,10 @@
 """Models of Hugging Face, and what is computed with them.
 
-Built from a configuration, with random weights in bf16: two layers at their real widths, and all
-that stands before and behind them. Needs transformers 5 and, to quantize, torchao, which nothing
-else here needs.
+Built from a configuration, with random weights in bf16: two layers at their real widths, one of
+DeepSeek-V3, and all that stands before and behind them. Needs transformers 5 and, to quantize,
+torchao, which nothing else here needs.
 """
 
-import copy
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -43,15 +42,17 @@ class Case(NamedTuple):
         return f"{model} {self.kind} {self.batch}x{self.tokens}"
 
 
-_MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": LAYERS}
-_MIXTRAL |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+_LLAMA = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": LAYERS}
+_LLAMA |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+_EXPERTS = {"experts_implementation": "grouped_mm"}
+"""Rows are sorted by expert, and all experts multiply theirs in one product of groups."""
 _WHISPER = {
     f"{part}_{field}": value
     for part in ("encoder", "decoder")
     for field, value in {"layers": LAYERS, "attention_heads": 20, "ffn_dim": 5120}.items()
 }
 MODELS = {
-    "Llama 3.1 8B": Model("LlamaForCausalLM", _MIXTRAL | {"vocab_size": 128256}),
+    "Llama 3.1 8B": Model("LlamaForCausalLM", _LLAMA | {"vocab_size": 128256}),
     "Qwen2.5 7B": Model(
         "Qwen2ForCausalLM",
         {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": LAYERS}
@@ -69,7 +70,18 @@ MODELS = {
         | {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
     ),
     "GPT-2 XL": Model("GPT2LMHeadModel", {"n_embd": 1600, "n_head": 25, "n_layer": LAYERS}),
-    "Mixtral 8x7B": Model("MixtralForCausalLM", _MIXTRAL),
+    "Mixtral 8x7B": Model("MixtralForCausalLM", _LLAMA | _EXPERTS),
+    "Qwen3 30B A3B": Model(
+        "Qwen3MoeForCausalLM",
+        {"num_hidden_layers": LAYERS, "head_dim": 128, "norm_topk_prob": True} | _EXPERTS,
+    ),
+    "gpt-oss 20B": Model(
+        "GptOssForCausalLM", {"num_hidden_layers": LAYERS, "num_local_experts": 32} | _EXPERTS
+    ),
+    # A layer's experts take 23 GB, in float32 twice that.
+    "DeepSeek-V3": Model(
+        "DeepseekV3ForCausalLM", {"num_hidden_layers": 1, "first_k_dense_replace": 0} | _EXPERTS
+    ),
     "BERT large": Model(
         "BertModel",
         {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": LAYERS}
@@ -109,6 +121,13 @@ _ALL = (
     *(Case("Llama 3.1 8B", "decode", rows, 1, "int8") for rows in (16, 64, 200)),
     *(Case(model, "decode", 16, 1) for model in ("Phi-3 mini", "Qwen3 8B", "Gemma 3 4B")),
     *(Case("Llama 3.1 8B", "decode", rows, 1, "fp8") for rows in (16, 64, 200)),
+    *(Case("Mixtral 8x7B", "decode", rows, 1) for rows in (16, 256)),
+    *(
+        Case(model, *steps)
+        for model in ("Qwen3 30B A3B", "gpt-oss 20B", "DeepSeek-V3")
+        for steps in (*(("decode", rows, 1) for rows in (16, 64, 256)), ("prefill", 1, 2048))
+    ),
+    *(Case(model, "train", 1, 2048) for model in ("Mixtral 8x7B", "Qwen3 30B A3B", "gpt-oss 20B")),
 )
 CASES = {case.name: case for case in _ALL}
 
@@ -191,11 +210,22 @@ def step_of(call: Callable[..., Any], case: Case, model: Any, given: dict[str, A
 
 
 def in_float32(case: Case, model: Any, given: dict[str, Any]) -> Sequence[torch.Tensor]:
-    """What a step of a model returns in float32, without `torch.compile`."""
+    """What a step of a model returns in float32, without `torch.compile`.
+
+    The model's own weights become wide and narrow again, which changes no bit of them: DeepSeek-V3
+    would not fit beside a copy.
+    """
     wide = {
         name: value.float() if torch.is_tensor(value) and value.is_floating_point() else value
         for name, value in given.items()
     }
-    reference = copy.deepcopy(model).float()
-    reference.config._experts_implementation = "eager"  # expert by expert, in any type
-    return step_of(run_model, case, reference, wide)()
+    types = {weight: weight.dtype for weight in model.parameters()}
+    experts = model.config._experts_implementation
+    for weight in types:
+        weight.data = weight.data.float()
+    model.config._experts_implementation = "eager"  # expert by expert, in any type
+    result = step_of(run_model, case, model, wide)()
+    model.config._experts_implementation = experts
+    for weight, dtype in types.items():
+        weight.data = weight.data.to(dtype)
+    return result

@@ -5,7 +5,8 @@
 there are none before it, so that it has all products of such a step but reads no earlier keys and
 values, which all variants would do alike. Prefill computes the logits of each sequence's last
 token, as generation does; training has no dropout and computes the gradients of all weights. int8
-and fp8 are torchao's dynamic quantization, by rows.
+and fp8 are torchao's dynamic quantization, by rows. Experts are products of groups of rows, in
+decoding, too, where ``generate`` would copy each row's matrices and multiply a batch.
 
 Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import compile_time
 import fused_activations
+import hf_models
 import inductor_timing
 import invariant_models
 import pandas as pd
@@ -54,6 +56,49 @@ def test_error_is_over_all_tensors() -> None:
     expected = [torch.tensor([3.0]), torch.tensor([0.0, 4.0])]
     found = [torch.tensor([3.0]), torch.tensor([0.0, 4.5])]
     assert real_models.relative_error(found, expected) == pytest.approx(0.1)
+
+
+def test_a_reference_is_wide_and_leaves_the_model_as_it_was() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(8, 4, dtype=torch.bfloat16)
+    config = SimpleNamespace(_experts_implementation="grouped_mm")
+    used: list[str] = []
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.config = layer, config
+
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            used.append(config._experts_implementation)
+            return [self.layer(x).square().sum()]
+
+    model, given = Model(), {"x": torch.randn(3, 8, dtype=torch.bfloat16)}
+    before = [weight.detach().clone() for weight in model.parameters()]
+    wide = torch.nn.Linear(8, 4)
+    wide.load_state_dict(layer.state_dict())
+    loss = wide(given["x"].float()).square().sum()
+    expected = torch.autograd.grad(loss, [*wide.parameters()])
+
+    case = hf_models.Case("any", "train", 1, 3)
+    found = hf_models.in_float32(case, model, given)
+    assert all(map(torch.equal, found, expected))
+    assert {one.dtype for one in found} == {torch.float32}
+    assert (used, config._experts_implementation) == (["eager"], "grouped_mm")
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert all(map(torch.equal, model.parameters(), before))
+    narrow = hf_models.step_of(hf_models.run_model, case, model, given)()
+    assert {one.dtype for one in narrow} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("model", ["Mixtral", "Qwen3 30B", "gpt-oss", "DeepSeek"])
+def test_mixtures_of_experts_are_asked_for_by_name(model: str) -> None:
+    cases = [case for _, case in real_models.SWEEP.named([model])]
+    fields = [hf_models.MODELS[case.model].fields for case in cases]
+    assert {one["experts_implementation"] for one in fields} == {"grouped_mm"}
+    steps = {(case.kind, case.batch, case.tokens) for case in cases}
+    forward = {*(("decode", rows, 1) for rows in (16, 64, 256)), ("prefill", 1, 2048)}
+    assert steps == forward | ({("train", 1, 2048)} if model != "DeepSeek" else set())
 
 
 def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> None:
