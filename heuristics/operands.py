@@ -21,7 +21,7 @@ NUMBER, ONE, ROW, COLUMN, MATRIX = "number", "one", "row", "column", "matrix"
 """Kinds of further inputs: a float of the host; a tensor of one element; a vector along n; a vector
 along m; a matrix stored as out is."""
 GROUP_ENDS = "group-ends"
-"""One more: for each group of rows the row behind its last, ascending."""
+"""One more: for each group the row, or the place along k, behind its last, ascending."""
 ROW_BLOCKS, COLUMN_BLOCKS = "row-blocks", "column-blocks"
 """And two: a number for each `BLOCK` elements along k, of every row of A and of every column of B.
 They lie as tensor cores read them: 128 rows (or columns) x 4 blocks are 512 numbers, row i's at
@@ -69,14 +69,19 @@ class Fusion:
         return bool(self.torch) and not self.extras and self.half is None
 
 
+ROW_GROUPS, K_GROUPS = "row-groups", "k-groups"
+_ENDS = (Extra("offsets", GROUP_ENDS, "int32"),)
 GROUPS = {
-    "row-groups": Fusion(
-        "rows of A come in groups, each multiplied by a B of its own",
-        (Extra("offsets", GROUP_ENDS, "int32"),),
-    ),
+    ROW_GROUPS: Fusion("rows of A come in groups, each multiplied by a B of its own", _ENDS),
+    K_GROUPS: Fusion("k comes in groups, each of which makes a matrix of out of its own", _ENDS),
 }
 """How a product may be many, of extents that the device alone knows. Rows of out behind the last
-group are not written."""
+group of rows are not written."""
+_STACKED = {
+    "": (True, True, True),
+    ROW_GROUPS: (False, True, False),
+    K_GROUPS: (False, False, True),
+}
 SCALES = {
     "tensor-scales": Fusion(
         "A and B are each scaled by one number",
@@ -201,7 +206,7 @@ class GemmOperands:
     b: TensorSpec
     """B, k x n, one for each group of rows; column-major as ``torch.nn.Linear`` stores weights."""
     out: TensorSpec
-    """The result, m x n, or m x n/2 behind a gate."""
+    """The result, m x n, or m x n/2 behind a gate; one for each group along k."""
     acc: DType
     """What products are added up in; fp32 for fp8 where every stage's sum is added to a more exact
     one, ``use_fast_accum=False`` of ``torch._scaled_mm``."""
@@ -299,6 +304,11 @@ class GemmOperands:
         return any(extra.kind == ROW_BLOCKS for extra in self.extras)
 
     @property
+    def stacked(self) -> tuple[bool, bool, bool]:
+        """Which of A, B and out are a matrix for each product, of a batch or of groups."""
+        return _STACKED[self.groups]
+
+    @property
     def fused(self) -> bool:
         """Whether more is done to a product than to store it."""
         return bool(self.scales or self.epilogue)
@@ -330,8 +340,8 @@ class GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""
         return replace(self, epilogue=(*self.epilogue, *steps))
 
-    def grouped(self, groups: str = "row-groups") -> GemmOperands:
-        """The same of rows that come in groups."""
+    def grouped(self, groups: str) -> GemmOperands:
+        """The same with one of `GROUPS`."""
         return replace(self, groups=groups)
 
     def scaled(self, scales: str, fast: bool) -> GemmOperands:

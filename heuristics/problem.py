@@ -10,8 +10,10 @@ from tilecast.heuristics.dtypes import dtype
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import (
     GATED_COLUMNS,
+    K_GROUPS,
     LINEAR_BF16,
     MATRIX,
+    ROW_GROUPS,
     STRETCHES,
     GemmOperands,
     TensorSpec,
@@ -36,7 +38,7 @@ PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 class GemmProblem:
     """out[m, n] = A[m, k] @ B[k, n], ``batch`` times; behind a gate out has n/2 columns.
 
-    Of rows that come in groups, see `products`.
+    Of rows or of a k that come in groups, see `products`.
     """
 
     m: int
@@ -44,9 +46,9 @@ class GemmProblem:
     n: int
     """Columns of B and, but for a gate, of out."""
     k: int
-    """Columns of A, rows of B."""
+    """Columns of A, rows of B; where it is grouped, of all groups together."""
     batch: int = 1
-    """Independent products of the same extents; where rows are grouped, the groups."""
+    """Independent products of the same extents, or the groups."""
     operands: GemmOperands = field(default=LINEAR_BF16)
     """How A, B and out are typed and stored."""
 
@@ -125,19 +127,39 @@ class GemmProblem:
 
     @property
     def products(self) -> float:
-        """Products that are not empty: all of a batch; of groups, as many as should get rows.
+        """Products to do: all of a batch, or of groups along k; as many groups as should get rows.
 
         Where rows go is known on the device alone. Groups are taken to share them by the flat
         Dirichlet distribution, as `tilecast.data_collection.timing.tensors.group_ends` draws them.
         """
         groups = self.batch
-        return groups * self.m / (groups + self.m - 1) if self.operands.groups else groups
+        by_rows = self.operands.groups == ROW_GROUPS
+        return groups * self.m / (groups + self.m - 1) if by_rows else groups
 
     @property
     def rows(self) -> int:
         """Rows of one of the `products`; of groups their mean, rounded down."""
         # The mean is (batch + m - 1) / batch.
-        return -(-self.m // self.batch) if self.operands.groups else self.m
+        return -(-self.m // self.batch) if self.operands.groups == ROW_GROUPS else self.m
+
+    @property
+    def depth(self) -> int:
+        """The k of one of the `products`; of groups along k their mean, rounded up."""
+        return -(-self.k // self.batch) if self.operands.groups == K_GROUPS else self.k
+
+    @property
+    def dealt(self) -> int:
+        """What its groups share among them: all rows, or all of k."""
+        return self.k if self.operands.groups == K_GROUPS else self.m
+
+    def evenly(self) -> GemmProblem:
+        """The batch of products that groups along k would be if each had the mean k of all.
+
+        Unlike groups of rows they all make a whole matrix of out, in as many tiles.
+        """
+        if self.operands.groups != K_GROUPS:
+            return self
+        return replace(self, k=self.depth, operands=self.operands.grouped(""))
 
     @property
     def out_n(self) -> int:
@@ -182,15 +204,14 @@ class GemmProblem:
         return self._bytes(self.batch)
 
     def _bytes(self, products: float) -> float:
-        """Of A, out, and B of some products."""
+        """Of A, B and out of some products."""
         operands = self.operands
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
         like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
         out = like_out * operands.out.dtype.bytes(self.m * self.out_n)
-        if operands.groups:
-            return a + b * products + out
-        return (a + b + out) * products
+        sizes = zip((a, b, out), operands.stacked, strict=True)
+        return sum(size * (products if stacked else 1) for size, stacked in sizes)
 
     @property
     def family(self) -> tuple[int, int]:

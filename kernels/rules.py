@@ -11,7 +11,7 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
 HARDWARE, MEASURED, PROBLEM = "hardware", "measured", "problem"
@@ -125,7 +125,7 @@ def l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     exchange = (b - a) * c.swap_ab
     loaded = c.tile_m / c.cluster_n * (a + exchange)
     loaded = loaded + c.tile_n / c.cluster_m * (b - exchange)
-    traffic = rows * columns * problem.products * loaded * problem.k
+    traffic = rows * columns * problem.products * loaded * problem.depth
     floor = hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype) + FLOOR_SECONDS
     return traffic / hardware.l2_bytes_per_second * 1e6 > L2_SLACK * floor * 1e6
 
@@ -154,7 +154,7 @@ def idle_rules(
     )
     def idle_tile(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
         rows, columns = extents(c, problem)
-        if problem.operands.groups:
+        if problem.operands.groups == ROW_GROUPS:
             rows = np.minimum(GROUP_SKEW * rows, problem.m)
         covers_rows = smaller_m[c.tile_m.astype(int)] >= rows
         return covers_rows | (smaller_n[c.tile_n.astype(int)] >= columns)

@@ -5,6 +5,10 @@ the dense ones of an H100, a ranker is fitted to all (n, k) but those of a fifth
 about, whatever their groups. Beside it stands the shipped model of dense products, which ranks
 groups as a batch. The result also has the time of ``torch._grouped_mm`` over that of the first
 choices, and how fast the first one is beside it, with falling back to it and without.
+
+The gradients of experts' weights, groups along k, have no model of their own: the shipped one of
+dense products ranks them as a batch, each with the mean k (`GemmProblem.evenly`). What it loses is
+on `GRADIENTS`, which ``tilecast collect --suite gradients --candidates guided`` measured.
 """
 
 import os
@@ -22,19 +26,22 @@ from tilecast.models.evaluation.evaluation import held_out
 from tilecast.models.evaluation.regret import HeldOut, by_rows
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.labels import ProblemLabels, noise_floor
-from tilecast.models.learning.training_sets import by_gpu
+from tilecast.models.learning.labels import ProblemLabels, label_table, noise_floor
+from tilecast.models.learning.training_sets import by_gpu, dataset_hardware
 from tilecast.models.runtime.artifact import SHIPPED, load
+from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
+from locked_set import ask
 from runner import SHOWN_K, Row, ratios
 from selection_regret import DIGITS, among, losses, rounded
 
 DATA = tuple(map(runner.DATA.with_name, ("h200-row-groups.parquet", "h100.parquet")))
+GRADIENTS = runner.RESULTS / "gradients.parquet"
 BATCH = "as a batch"
 
 
@@ -50,6 +57,19 @@ def beside_library(table: Sequence[ProblemLabels], asked: HeldOut) -> Row:
         picked = np.array([one.truth[regime][list(picks[:k])].min() for one, picks in pairs])
         as_fast = round(float((library >= picked)[~np.isnan(library)].mean()), DIGITS)
         found[str(k)] = ratios(library.tolist(), picked.tolist()) | {"as_fast": as_fast}
+    return found
+
+
+def of_gradients() -> Row:
+    """What is lost on gradients, and PyTorch's time over that of the first choices."""
+    dataset = read_dataset(GRADIENTS)
+    gpu, table = dataset_hardware(dataset), label_table(dataset)
+    found: Row = {"problems": len(table), "missing": {}, "regret": {}, "library_over": {}}
+    for power in OBJECTIVES:
+        asked = ask(LearnedHeuristic(load(SHIPPED / gpu.name), power), table, gpu)
+        found["missing"][power] = asked.missing
+        found["regret"][power] = losses(asked.picks, table)
+        found["library_over"][power] = beside_library(table, asked.picks)
     return found
 
 
@@ -83,6 +103,7 @@ def main() -> None:
         figures["library_over"][power] = beside_library(table, own)
     speeds = evaluation.speeds(rankers, measured.table, splits, jobs=options.jobs)
     figures["deferral"] = [rounded(row) for row in speeds if row["problems"] == "all"]
+    figures["gradients"] = of_gradients()
     settings = {
         "dataset": runner.facts(measured.parts[0]),
         "beside": [other.digest for other in measured.others],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilecast.heuristics.operands import GemmOperands
@@ -13,8 +13,10 @@ ROWS = tuple(2**exponent for exponent in range(4, 16))
 """Rows of all experts of a GPU together: tokens times the experts of each."""
 MOST_BYTES, MOST_FLOPS = 6e9, 4e12
 """Of the weights of a layer that is measured, as eight such are held at once, and of a product."""
-COUNT = 400
-"""Problems of the suite."""
+COUNT, GRADIENTS = 400, 60
+"""Problems of the suites."""
+TRAINED_ROWS = ROWS[6:]
+"""Rows of a training step, along which gradients of weights add up."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,46 @@ MIXTURES = (
 
 def grouped() -> tuple[GemmProblem, ...]:
     """`COUNT` of the layers of `MIXTURES` with `ROWS`, drawn; the same every time."""
-    found = [
-        GemmProblem(m, n, k, experts, GemmOperands.parse(f"bf16:{mixture.majors}:row-groups"))
-        for mixture in MIXTURES
-        for experts, n, k in mixture.layers()
-        for m in ROWS
-    ]
+    return _drawn(
+        (
+            GemmProblem(m, n, k, experts, GemmOperands.parse(f"bf16:{mixture.majors}:row-groups"))
+            for mixture in MIXTURES
+            for experts, n, k in mixture.layers()
+            for m in ROWS
+        ),
+        COUNT,
+    )
+
+
+def gradients() -> tuple[GemmProblem, ...]:
+    """`GRADIENTS` of the gradients of their weights with `TRAINED_ROWS`, drawn as they are."""
+    operands = GemmOperands.parse("bf16:crr:k-groups")
+    return _drawn(
+        (
+            GemmProblem(*_stored(mixture, n, k), rows, experts, operands)
+            for mixture in MIXTURES
+            for experts, n, k in mixture.layers()
+            for rows in TRAINED_ROWS
+        ),
+        GRADIENTS,
+    )
+
+
+def _stored(mixture: Mixture, n: int, k: int) -> tuple[int, int]:
+    """Rows and columns of a weight, as it is stored."""
+    return (n, k) if mixture.majors[1] == "c" else (k, n)
+
+
+def weight_bytes(problem: GemmProblem) -> float:
+    """Of the weights of all groups, or of their gradients."""
+    sides = (problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
+    (side,) = (x for x, stacked in zip(sides, problem.operands.stacked, strict=True) if stacked)
+    return problem.operands.a.dtype.bytes(problem.batch * side)
+
+
+def _drawn(layers: Iterable[GemmProblem], count: int) -> tuple[GemmProblem, ...]:
+    """Some of those that are not too large."""
     held = [
-        p
-        for p in dict.fromkeys(found)
-        if p.operands.b.dtype.bytes(p.batch * p.n * p.k) <= MOST_BYTES and p.flops <= MOST_FLOPS
+        p for p in dict.fromkeys(layers) if weight_bytes(p) <= MOST_BYTES and p.flops <= MOST_FLOPS
     ]
-    return tuple(random.Random("tilecast").sample(held, COUNT))
+    return tuple(random.Random("tilecast").sample(held, count))

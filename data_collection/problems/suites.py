@@ -2,8 +2,8 @@
 
 A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
 ``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8; but for those of ``grouped``,
-``grouped_random`` and ``locked``. The ``training`` suite is a fixed selection from the others; the
-shipped data set is collected on it. The ``locked`` suite is for scoring alone.
+``grouped_random``, ``gradients`` and ``locked``. The ``training`` suite is a fixed selection from
+the others; the shipped data set is collected on it. The ``locked`` suite is for scoring alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS, Family
-from tilecast.data_collection.problems.mixtures import MOST_BYTES, grouped
+from tilecast.data_collection.problems.mixtures import MOST_BYTES, gradients, grouped
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -155,6 +155,7 @@ SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "skinny": lambda: _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M),
     "random": _random,
     "grouped": grouped,
+    "gradients": gradients,
     "grouped_random": _grouped_random,
     "locked": _locked,
     "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tilecast.heuristics.operands import GATED_COLUMNS, GemmOperands
+from tilecast.heuristics.operands import GATED_COLUMNS, K_GROUPS, GemmOperands
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.kernels.families import family_of
 from tilecast.kernels.spec import KernelSpec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
 """m, n, k of the correctness checks: ragged everywhere; many tiles per CTA, a deep k, one row."""
 CHECK_GROUPS = 5
-"""Groups of rows of these; some are empty, as there is a single row in one."""
+"""Groups of these; some are empty where they share a single row."""
 DEEP_EXTENTS = (136, 520)
 """m and n of the check whose k is the deepest."""
 
@@ -31,8 +31,9 @@ def deep_k(spec: KernelSpec) -> int:
 def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     """The ragged problems of a check; extents are padded where the 16-byte rule is on them."""
     operands = spec.operands
+    share = CHECK_GROUPS if operands.groups == K_GROUPS else 1
     # Not a multiple of the stage: the last one is ragged.
-    extents_of = (*CHECK_EXTENTS, (*DEEP_EXTENTS, deep_k(spec) - 16))
+    extents_of = (*CHECK_EXTENTS, (*DEEP_EXTENTS, share * deep_k(spec) - 16))
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
     batch = CHECK_GROUPS if operands.groups else 3 if spec.batched else 1

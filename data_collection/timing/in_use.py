@@ -13,7 +13,7 @@ import torch
 
 from tilecast.data_collection.timing.correctness import wrong_elements
 from tilecast.data_collection.timing.tensors import in_tiles, of_rows, poisoned, reference
-from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX, ROW_BLOCKS
+from tilecast.heuristics.operands import COLUMN, GROUP_ENDS, MATRIX, ROW_BLOCKS, ROW_GROUPS
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 
 MOST_COMPARED = 2**25
@@ -35,8 +35,7 @@ class InUse:
         """Compute the reference of the first set; ``second`` is another one, or the same."""
         self._problem = problem
         self._first, self._second = first, second
-        elements = problem.m * problem.out_n * (problem.batch if problem.batched else 1)
-        step = math.ceil(elements / MOST_COMPARED)
+        step = math.ceil(first[2].numel() / MOST_COMPARED)
         # The last row, too, which a ragged tile has.
         first_row = (problem.m - 1) % step
         self._rows = torch.arange(first_row, problem.m, step, device=first[0].device)
@@ -55,7 +54,8 @@ class InUse:
         if kind not in (MATRIX, COLUMN, GROUP_ENDS):
             return value
         if kind == GROUP_ENDS:
-            return torch.searchsorted(self._rows, value)
+            by_rows = self._problem.operands.groups == ROW_GROUPS
+            return torch.searchsorted(self._rows, value) if by_rows else value
         return value[self._rows] if kind == COLUMN else value[..., self._rows, :]
 
     def wrong(

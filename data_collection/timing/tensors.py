@@ -15,11 +15,13 @@ from tilecast.heuristics.operands import (
     COLUMN_BLOCKS,
     EPILOGUES,
     GROUP_ENDS,
+    K_GROUPS,
     MATRIX,
     NUMBER,
     ONE,
     ROW,
     ROW_BLOCKS,
+    ROW_GROUPS,
     Extra,
     TensorSpec,
 )
@@ -29,25 +31,25 @@ FACTOR = 0.75
 """The value of alpha and beta."""
 
 Inputs = tuple
-"""A (m, k), B (k, n), batch in front where there is one, and groups in front of B; and the
-operands' extras, in order."""
+"""A (m, k) and B (k, n), with the batch or the groups in front of what is `GemmOperands.stacked`;
+and the operands' extras, in order."""
 
 
 def random_inputs(problem: GemmProblem, device: str = "cuda") -> Inputs:
     """Normal random inputs of a problem; scales are near 1."""
     operands = problem.operands
-    batch = (problem.batch,) if operands.groups else _batch(problem)
-    a = _random(_batch(problem), problem.m, problem.k, operands.a, device)
-    b = _random(batch, problem.k, problem.n, operands.b, device)
+    of_a, of_b, _ = _batches(problem)
+    a = _random(of_a, problem.m, problem.k, operands.a, device)
+    b = _random(of_b, problem.k, problem.n, operands.b, device)
     return a, b, *(_extra(problem, extra, device) for extra in operands.extras)
 
 
 def empty_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
-    """An unwritten out (m, n), batch in front where there is one, stored as the operands say.
+    """An unwritten out (m, n), stored as the operands say, with a batch in front as `Inputs`.
 
     Behind a gate it has n/2 columns.
     """
-    return _empty(_batch(problem), problem.m, problem.out_n, problem.operands.out, device)
+    return _empty(_batches(problem)[2], problem.m, problem.out_n, problem.operands.out, device)
 
 
 def poisoned_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
@@ -69,7 +71,7 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     if operands.block_scaled:
         a = a * _each(given["scale_a"], *a.shape)
         b = b * _each(given["scale_b"], *b.mT.shape).mT
-    result = _by_groups(a, b, given["offsets"]) if operands.groups else a @ b
+    result = _BY_GROUPS[operands.groups](a, b, given["offsets"]) if operands.groups else a @ b
     if operands.scales and not operands.block_scaled:
         by_row = any(e.name == "scale_a" and e.kind == COLUMN for e in operands.extras)
         scale_a = given.get("scale_a", 1.0)
@@ -120,9 +122,9 @@ def _extra(problem: GemmProblem, extra: Extra, device: str) -> torch.Tensor | fl
     if extra.kind == NUMBER:
         return FACTOR
     if extra.kind == MATRIX:
-        return _random(_batch(problem), problem.m, problem.n, out, device)
+        return _random(_batches(problem)[2], problem.m, problem.n, out, device)
     if extra.kind == GROUP_ENDS:
-        return group_ends(problem.m, problem.batch).to(device)
+        return group_ends(problem.dealt, problem.batch).to(device)
     stored = DTYPES[extra.dtype] if extra.dtype else out.dtype
     if extra.kind in (ROW_BLOCKS, COLUMN_BLOCKS):
         rows = problem.m if extra.kind == ROW_BLOCKS else problem.n
@@ -155,7 +157,7 @@ def _each(scales: torch.Tensor, rows: int, k: int) -> torch.Tensor:
 
 
 def group_ends(rows: int, groups: int, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Random ends of groups of rows, with the last row in the last of them.
+    """Random ends of groups of rows, or along k, with the last row in the last of them.
 
     Each row goes to a group by itself, by shares that are drawn from the flat Dirichlet
     distribution: of 64 groups the largest has some five times its share, and the least nothing.
@@ -165,7 +167,7 @@ def group_ends(rows: int, groups: int, generator: torch.Generator | None = None)
     return group_of.bincount(minlength=groups).cumsum(0).int()
 
 
-def _by_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def _by_rows(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """The product of each group of rows with its own matrix; NaN behind the last."""
     result = torch.full((len(a), b.shape[-1]), math.nan, device=a.device)
     start = 0
@@ -175,8 +177,20 @@ def _by_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Te
     return result
 
 
-def _batch(problem: GemmProblem) -> tuple[int, ...]:
-    return (problem.batch,) if problem.batched else ()
+def _along_k(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """The product of each group along k; 0 of one that is empty."""
+    ends = ends.cpu().long()
+    parts = zip(a.tensor_split(ends, 1)[:-1], b.tensor_split(ends)[:-1], strict=True)
+    return torch.stack([one @ other for one, other in parts])
+
+
+_BY_GROUPS = {ROW_GROUPS: _by_rows, K_GROUPS: _along_k}
+
+
+def _batches(problem: GemmProblem) -> list[tuple[int, ...]]:
+    """What stands in front of the extents of A, B and out."""
+    many = (problem.batch,) if problem.batched or problem.operands.groups else ()
+    return [many if stacked else () for stacked in problem.operands.stacked]
 
 
 def _random(

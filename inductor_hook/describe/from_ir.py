@@ -8,11 +8,19 @@ from typing import Any
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import EPILOGUES, MATRIX, ROW, SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import (
+    EPILOGUES,
+    K_GROUPS,
+    MATRIX,
+    ROW,
+    SCALES,
+    GemmOperands,
+    TensorSpec,
+)
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.describe.layout import Stored, adding, ends_groups, padded, scaling
 from tilecast.inductor_hook.describe.matmul import LARGEST_BATCH, LARGEST_M, Matmul, NotCovered
-from tilecast.inductor_hook.describe.product import OPERATORS
+from tilecast.inductor_hook.describe.product import GROUPS_OF, OPERATORS
 
 _BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
 """What operands call scales of columns beside which rows have some in fp32."""
@@ -80,9 +88,9 @@ def read(
         written, any_rows = _written(out, columns, sizes)
         operands = GemmOperands.product(of_a, of_b, written)
         if "offsets" in given:
-            batch = b.get_size()[:1]
+            operands = operands.grouped(GROUPS_OF[len(a.get_size()), len(b.get_size())])
+            batch = out.size[:1] if operands.groups == K_GROUPS else b.get_size()[:1]
             _check_groups(given["offsets"], batch[0], rows, any_rows, sizes)
-            operands = operands.grouped()
         if "scale_b" in given:
             operands = _scaled(operands, given, out, fast, bool(fused))
         if "bias" in given:
@@ -118,10 +126,10 @@ def read(
 
 
 def _check_groups(ends: Any, groups: Any, rows: Any, any_rows: bool, sizes: Any) -> None:
-    """Refuse groups of rows that no kernel takes: threads store none."""
+    """Refuse groups that no kernel takes: threads store none."""
     _fixed("the number of groups", groups)
     # No model decides for each call.
-    _fixed("the number of their rows", rows)
+    _fixed("the number of rows of all groups", rows)
     if any_rows or not ends_groups(stored(ends.get_layout()), groups, sizes):
         raise NotCovered("groups whose ends or rows no kernel takes")
 

@@ -79,7 +79,7 @@ class Stored(NamedTuple):
 
 
 def ends_groups(offsets: Stored, groups: Any, sizes: Any = None) -> bool:
-    """Whether a kernel reads from a tensor where each of some groups of rows ends.
+    """Whether a kernel reads from a tensor where each of some groups ends.
 
     ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
     """

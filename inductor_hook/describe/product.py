@@ -9,16 +9,19 @@ from typing import Any, NamedTuple
 import torch
 
 from tilecast.heuristics.dtypes import dtype_of_torch
-from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.operands import K_GROUPS, ROW_GROUPS, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.describe.layout import Stored, ends_groups, padded, scaling
+
+GROUPS_OF = {(2, 3): ROW_GROUPS, (2, 2): K_GROUPS}
+"""Which groups ``torch._grouped_mm`` means, by the dimensions of A and B."""
 
 
 class Product(NamedTuple):
     """What is asked for beside A and B."""
 
     rank: int = 2
-    """Dimensions of A and the result, and of B unless rows are grouped."""
+    """Dimensions of A, B and the result; of groups, of one product."""
     out: torch.dtype | None = None
     """Type of the result; None for A's, which B then shares."""
     scales: tuple[Stored, ...] = ()
@@ -27,8 +30,21 @@ class Product(NamedTuple):
     """``use_fast_accum`` of ``torch._scaled_mm``."""
     steps: tuple[str, ...] = ()
     """Those of the epilogue."""
-    grouped: bool = False
-    """Whether rows of A come in groups, with a matrix of B for each."""
+    groups: str = ""
+    """One of `GROUPS`; "" for none."""
+    many: int = 1
+    """How many groups there are."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Dimensions of A and B."""
+        found = (ranks for ranks, groups in GROUPS_OF.items() if groups == self.groups)
+        return next(found, (self.rank, self.rank))
+
+    def extents(self, a: Stored, b: Stored) -> tuple[int, ...]:
+        """Those of the result."""
+        batch = (self.many,) if self.groups == K_GROUPS else a.shape[:-2]
+        return (*batch, a.shape[-2], b.shape[-1])
 
     def problem(
         self, a: Stored, b: Stored, out_strides: tuple[int, ...] | None = None
@@ -41,8 +57,8 @@ class Product(NamedTuple):
             TilecastError: no kernel reads operands of these strides, types or scales.
         """
         *batch, m, k = a.shape
-        if self.grouped:
-            batch = b.shape[:1]
+        if self.groups:
+            batch = [self.many]
         n, out_dtype = b.shape[-1], self.out or a.dtype
         if out_strides:
             out = Stored((*batch, m, n), out_strides, out_dtype).spec("out")
@@ -51,11 +67,10 @@ class Product(NamedTuple):
         operands = GemmOperands.product(a.spec("A"), b.spec("B"), out)
         if self.scales:
             operands = operands.scaled(scaling(self.scales, m, n, k), self.fast)
-        if self.grouped:
-            operands = operands.grouped()
+        operands = operands.grouped(self.groups)
         # PyTorch refuses int8 and fp8 with an n that TMA does not store, and threads store no
         # groups.
-        fixed = out_strides or self.grouped or a.dtype.itemsize == 1
+        fixed = out_strides or self.groups or a.dtype.itemsize == 1
         stored = n if fixed else padded(n, out_dtype.itemsize)
         return GemmProblem(m, stored, k, *batch, operands=operands.then(*self.steps))
 
@@ -157,9 +172,6 @@ def _scaled_mm_v2(
     return _scaled_mm(a, b, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
 
 
-_GROUPED = Product(grouped=True)
-
-
 def _grouped_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -167,12 +179,15 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Request | None:
-    """Of groups of rows alone; others, such as those along k of a weight's gradient, are not."""
-    shared = (a.ndim, b.ndim, bias, out_dtype or a.dtype) == (2, 3, None, a.dtype)
-    if not shared or offs is None or not ends_groups(Stored.of(offs), b.shape[0]):
+    """Of groups of rows, or along k as those of a weight's gradient are; others are a batch."""
+    groups = GROUPS_OF.get((a.ndim, b.ndim))
+    if not groups or offs is None or bias is not None or (out_dtype or a.dtype) != a.dtype:
         return None
+    many = b.shape[0] if groups == ROW_GROUPS else offs.shape[0]
     # Torch says what is wrong.
-    return None if offs.device != a.device else Request(_GROUPED, a, b, offsets=offs)
+    if not ends_groups(Stored.of(offs), many) or offs.device != a.device:
+        return None
+    return Request(Product(groups=groups, many=many), a, b, offsets=offs)
 
 
 @dataclass(frozen=True)

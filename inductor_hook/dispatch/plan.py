@@ -211,8 +211,8 @@ def _choose(
     ``added`` is the addend, its device, alpha and beta.
     """
     fits = (
-        (len(a.shape), len(b.shape)) == (product.rank, product.rank + product.grouped)
-        and (product.grouped or a.shape[:-2] == b.shape[:-2])
+        (len(a.shape), len(b.shape)) == product.ranks
+        and (product.groups or a.shape[:-2] == b.shape[:-2])
         and a.shape[-1] == b.shape[-2]
         and (out_strides is None or len(out_strides) == product.rank)
         # Without scales torch multiplies no two types, and 8 bits only into more.
@@ -221,12 +221,12 @@ def _choose(
     )
     if not fits or 0 in (*a.shape, *b.shape):
         return None  # torch says what is wrong, or resizes out; or there is nothing to multiply
-    *batch, m, _ = a.shape
-    n, dtype = b.shape[-1], product.out or a.dtype
+    shape, dtype = product.extents(a, b), product.out or a.dtype
+    *batch, m, n = shape
     if added:
         addend, its_device, alpha, beta = added
         along = "col" if out_strides and out_strides[-1] != 1 else "row"
-        kind = addend.added_as((*batch, m, n), dtype, along)
+        kind = addend.added_as(shape, dtype, along)
         steps = adding(kind, alpha, beta)
         if kind is None:
             what = f"{addend.dtype} of {len(addend.shape)} dimensions to a product in {dtype}"
@@ -264,4 +264,4 @@ def _choose(
     spec = KernelSpec(choice.prediction.config, problem.operands, product.rank == 3, any_rows)
     strides = (*(m * n for _ in batch), n, 1)
     kernel = kernel_now(spec, device, wait=planner.waits)
-    return Plan(kernel, spec.config, problem.operands.extras, (*batch, m, n), strides, dtype)
+    return Plan(kernel, spec.config, problem.operands.extras, shape, strides, dtype)

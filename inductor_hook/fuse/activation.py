@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from tilecast.data_collection.timing.tensors import applied
 from tilecast.heuristics import operands
-from tilecast.heuristics.operands import GROUPS, ROW, Extra
+from tilecast.heuristics.operands import GROUPS, ROW, ROW_GROUPS, Extra
 from tilecast.inductor_hook.fuse.baseline import whole
 from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
@@ -34,6 +34,7 @@ from tilecast.inductor_hook.fuse.fx import (
     columns,
     is_covered,
 )
+from tilecast.inductor_hook.fuse.masks import drop_masks
 
 WIDE = (torch.float32, torch.float64, torch.bool)
 """Types beside the product's own that hold all values; others would cut some off."""
@@ -50,8 +51,9 @@ def activations(graph: Graph) -> Iterator[Match]:
     """The products of a graph with an activation or a gate behind them, if that saves a kernel.
 
     It does not where Inductor computes something else of the result element by element, and does
-    the activation in the same kernel.
+    the activation in the same kernel. Masks between them that mask nothing are taken out.
     """
+    drop_masks(graph)
     for target in (*PRODUCTS, GROUPED):
         for product in graph.find_nodes(op="call_function", target=target):
             # Without factors, which are keywords.
@@ -143,7 +145,7 @@ def _of_groups(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Ma
     ranks = [one.meta["val"].ndim for one in operands if isinstance(one, Node)]
     if len(operands) == 3 and ranks == [2, 3, 1]:
         dtype = product.meta["val"].dtype
-        fused = Fused(name, GROUPS["row-groups"].extras, dtype, whole, epilogue=(name,))
+        fused = Fused(name, GROUPS[ROW_GROUPS].extras, dtype, whole, epilogue=(name,))
         yield Match(fused, product, steps, operands)
 
 

@@ -1,4 +1,4 @@
-"""Choices for products of grouped rows, ``torch._grouped_mm``.
+"""Choices for products of groups, ``torch._grouped_mm``.
 
 Inductor makes its own in the operator's lowering, without asking a handler: ATen's, Triton's and on
 some GPUs others. Tilecast's join them where they are handed to the autotuner.
@@ -15,6 +15,7 @@ from torch._inductor.virtualized import V
 
 from tilecast.data_collection.timing.tensors import group_ends
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.describe.product import GROUPS_OF
 from tilecast.inductor_hook.offer.offer import beside
 
 OPERATOR = "grouped_mm"
@@ -23,27 +24,40 @@ ENDS = 2
 """Which operand says where groups end."""
 
 
+class GroupedInputs(MMKernelInputs):
+    """What is multiplied, with Inductor's layout of the result: it is not that of one product."""
+
+    def __init__(self, nodes: list[Any], layout: Any):
+        """Take A, B and where groups end."""
+        super().__init__(nodes, None, layout.dtype, 0, 1)
+        self._layout = layout
+
+    def output_layout(self, flexible: bool = True) -> Any:
+        """The layout, whether or not another would do."""
+        return self._layout
+
+
 def with_tilecast(
     op: str, choices: list[Any], nodes: list[Any], layout: Any, options: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Inductor's choices for a grouped product, and tilecast's where it is one of groups of rows.
+    """Inductor's choices for a grouped product, and tilecast's.
 
-    All of these are timed with rows that are spread as the collector's are. Inductor would have as
-    many in each group, in eights: of few rows in many groups most groups would get none, and what
-    the others read would stay in the L2 cache.
+    All of these are timed with groups that are as long as the collector's are. Inductor would have
+    equal ones, in eights: of few rows in many groups most groups would get none, and what the
+    others read would stay in the L2 cache.
 
     Args:
         op: Inductor's name of the operator.
         choices: Inductor's.
-        nodes: the operands; of groups of rows A, their matrices, and where they end.
+        nodes: the operands: A, B, and where the groups end.
         layout: of the result.
         options: what else the autotuner is called with, of which a copy is returned.
     """
     options = dict(options)
-    if op != OPERATOR or [len(node.get_size()) for node in nodes] != [2, 3, 1]:
+    if op != OPERATOR or tuple(len(node.get_size()) for node in nodes[:ENDS]) not in GROUPS_OF:
         return choices, options
     _ = V.choices  # which is bound when it is asked for, so that times are passed on
-    every = beside(choices, MMKernelInputs(nodes, None, layout.dtype, 0, 1), op)
+    every = beside(choices, GroupedInputs(nodes, layout), op)
     for caller in every[len(choices) :][:1]:
         options["input_gen_fns"] = makers(caller.choice.matmul.hint)
     return every, options
@@ -56,7 +70,7 @@ def makers(problem: GemmProblem) -> dict[int, Callable[[Any], torch.Tensor]]:
     """
 
     def ends(node: Any) -> torch.Tensor:
-        found = group_ends(problem.m, problem.batch, torch.Generator().manual_seed(0))
+        found = group_ends(problem.dealt, problem.batch, torch.Generator().manual_seed(0))
         return found.to(node.get_device(), node.get_dtype())
 
     return {ENDS: ends} if problem.operands.groups else {}

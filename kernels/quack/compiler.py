@@ -36,8 +36,9 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
 
     Args:
         kernel: takes A (m, k), B (k, n) and out (m, n), or (m, n/2) behind a gate, with a batch in
-            front where the spec has one, and in front of B the groups; where operands have extras a
-            tuple of them; the clusters that fit on the GPU at once, and a stream.
+            front where the spec has one, and the groups in front of what is `stacked`; where
+            operands have extras a tuple of them; the clusters that fit on the GPU at once, and a
+            stream.
         spec: what it computes.
         arch: target of the compiler.
         symbol: what the object shall export.
@@ -47,10 +48,11 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
     """
     operands = spec.operands
     products, m, n, k = (cute.sym_int32() for _ in range(4))
-    batch = (products,) if spec.batched else ()
+    many = (products,) if spec.batched or operands.groups else ()
+    of_a, of_b, of_out = (many if stacked else () for stacked in operands.stacked)
     out_n = cute.sym_int32() if operands.gate else n
 
-    def tensor(rows, columns, stored: TensorSpec, align: int = 16, batch=batch):
+    def tensor(batch, rows, columns, stored: TensorSpec, align: int = 16):
         dtype = getattr(cutlass, stored.dtype.cutlass)
         # 16 bytes: what TMA asks of every stride but the contiguous one.
         elements = 8 * align // dtype.width
@@ -62,7 +64,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
 
     def further(extra: Extra):
         if extra.kind == MATRIX:
-            return tensor(m, out_n, operands.out)
+            return tensor(of_out, m, out_n, operands.out)
         dtype = getattr(
             cutlass, (DTYPES[extra.dtype] if extra.dtype else operands.out.dtype).cutlass
         )
@@ -76,9 +78,11 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
 
     compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
         kernel,
-        tensor(m, k, operands.a),
-        tensor(k, n, operands.b, batch=(products,) if operands.groups else batch),
-        tensor(m, out_n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16),
+        tensor(of_a, m, k, operands.a),
+        tensor(of_b, k, n, operands.b),
+        tensor(
+            of_out, m, out_n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16
+        ),
         *([tuple(map(further, operands.extras))] if operands.extras else []),
         cutlass.Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),

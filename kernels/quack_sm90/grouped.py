@@ -1,7 +1,8 @@
-"""Groups of rows of A, each multiplied by a B of its own.
+"""Groups of rows of A, each multiplied by a B of its own, and groups along k.
 
 They are no family of their own: QuACK's kernel takes groups, too, and with them all knobs but a
-split of k and swap_ab. Tiles are handed out on the device, which alone knows where groups end.
+split of k and swap_ab. Tiles of rows are handed out on the device, which alone knows where groups
+end.
 """
 
 # The DSL's packages are joined at import time: a type checker does not see them.
@@ -18,7 +19,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.experimental import primitives as prims
-from quack.tile_scheduler import VarlenMTileScheduler
+from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
+from quack.varlen_utils import VarlenArguments
+
+from tilecast.heuristics.operands import K_GROUPS, ROW_GROUPS
 # isort: on
 
 
@@ -30,7 +34,7 @@ class GroupStarts:
     """
 
     def __init__(self, ends: cute.Tensor):
-        """Take the end of each group, in rows."""
+        """Take the end of each group."""
         self._ends = ends
 
     @property
@@ -40,7 +44,7 @@ class GroupStarts:
         return (extents[0] + 1,)
 
     def __getitem__(self, group: Int32) -> Int32:
-        """The first row of a group."""
+        """Where a group begins."""
         before = self._ends[cutlass.max(Int32(group) - 1, 0)]
         return Int32(group > 0) * before
 
@@ -53,10 +57,27 @@ class GroupStarts:
         return GroupStarts(cutlass.new_from_mlir_values(self._ends, values))
 
 
-class GroupScheduler(VarlenMTileScheduler):
-    """Tiles of the groups one after the other; those of a group in the order of the raster."""
+def _behind(scheduler: type) -> type:
+    """The same scheduler, behind the kernel that writes where groups end."""
 
-    def initial_work_tile_info(self, **where):
-        """The first tile, once the kernel before this one has written where groups end."""
-        prims.griddepcontrol(prims.GridDepAction.WAIT)
-        return super().initial_work_tile_info(**where)
+    class Scheduler(scheduler):
+        def initial_work_tile_info(self, **where):
+            prims.griddepcontrol(prims.GridDepAction.WAIT)
+            return super().initial_work_tile_info(**where)
+
+    return Scheduler
+
+
+SCHEDULERS = {ROW_GROUPS: _behind(VarlenMTileScheduler), K_GROUPS: _behind(TileScheduler)}
+"""What hands out tiles: those of the groups one after the other, and those of one in the order of
+the raster. All threads wait there, as all read where groups end."""
+
+
+def varlen_arguments(groups: str, ends: cute.Tensor | None) -> VarlenArguments | None:
+    """What QuACK's kernel is told of groups, with the end of each; of none, nothing."""
+    if ends is None:
+        return None
+    starts: Any = GroupStarts(ends)
+    if groups == K_GROUPS:
+        return VarlenArguments(mCuSeqlensK=starts)
+    return VarlenArguments(mCuSeqlensM=starts)

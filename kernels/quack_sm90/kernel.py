@@ -30,12 +30,11 @@ from quack.tile_scheduler import (
     TileSchedulerOptions,
     WorkTileInfo,
 )
-from quack.varlen_utils import VarlenArguments
 
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import K_GROUPS, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.conversion import ConvertedA
-from tilecast.kernels.quack_sm90.grouped import GroupScheduler, GroupStarts
+from tilecast.kernels.quack_sm90.grouped import SCHEDULERS, varlen_arguments
 from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
 from tilecast.kernels.stages import TILE_K_BYTES
 # isort: on
@@ -164,7 +163,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         self.num_regs_load, self.num_regs_mma = map(int, registers(config, operands))
         self.a_transposed = config.swap_ab and not converted
         self.cd_transposed = config.swap_ab
-        self.b_transposed = not config.swap_ab
+        # Of groups along k B has two extents, which QuACK does not exchange.
+        self.b_transposed = not config.swap_ab and operands.groups != K_GROUPS
 
     def _setup_tiled_mma(self):
         epilogue_dtype, self.acc_dtype = self.acc_dtype, self._mma_dtype
@@ -203,8 +203,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""
-        if varlen_m:
-            return GroupScheduler
+        if self.operands.groups:
+            return SCHEDULERS[self.operands.groups]
         if self.split_k == 1:
             return TileScheduler
         return SplitScheduler if self._together == 1 else PairedSplitScheduler
@@ -405,18 +405,20 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
     def launch(self, a, b, out, matrix, epilogue_arguments, max_active_clusters, stream, ends=None):
         """Launch with a matrix like out, or None, and what else the epilogue reads.
 
-        ``ends`` are those of the groups of rows of A, of which each has a matrix of B.
+        ``ends`` are those of the groups, of rows of A or along k.
         """
         order = TileSchedulerOptions(
             max_active_clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
         )
         if self.config.swap_ab:
             a, b = b, a
+        if const_expr(self.operands.groups == K_GROUPS):
+            b = select(b, [1, 0])
         if const_expr(self.transform_a is not None):
             # QuACK leaves the order of its extents, which is m, k, batch, to what transforms it.
             a = select(self.permute_batch_last(a, append_batch_if_2d=True), [1, 0, 2])
         with _loads_shared_within_splits(self.config):
-            groups = None if ends is None else VarlenArguments(GroupStarts(ends))
+            groups = varlen_arguments(self.operands.groups, ends)
             GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, groups, stream)
 
 

@@ -11,7 +11,13 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GATED_COLUMNS, GROUP_ENDS, KINDS_REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import (
+    GATED_COLUMNS,
+    GROUP_ENDS,
+    K_GROUPS,
+    KINDS_REMEMBERED,
+    GemmOperands,
+)
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack.family import with_stages
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -86,8 +92,8 @@ SPLIT_K_BYTES = 512
     HARDWARE,
     "the kernel multiplies operands of one width, or bf16 and int8, and accumulates in fp32, in "
     "fp22 (fp8) or in int32 (int8); it reads 8 bits along k and scales them alone; it fuses "
-    "nothing into whole numbers; rows that come in groups have 16 bits, are stored one after the "
-    "other, and nothing is scaled or added",
+    "nothing into whole numbers; groups have 16 bits, nothing is scaled or added, and what they "
+    "share is stored one after the other",
 )
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
@@ -106,16 +112,19 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and out.bits >= 16
     )
     if operands.groups:
-        by_row = operands.a.major == operands.out.major == "row"
+        one_after_the_other = operands.layout[::2] == "rr"
+        if operands.groups == K_GROUPS:
+            one_after_the_other = operands.layout == "crr"
         alone = all(extra.kind == GROUP_ENDS for extra in operands.extras)
-        multiplied = multiplied and by_row and alone and a.bits == b.bits == out.bits == 16
+        narrow = a.bits == b.bits == out.bits == 16
+        multiplied = multiplied and one_after_the_other and alone and narrow
     return not multiplied
 
 
 @rule(
     HARDWARE,
-    "where groups of rows end is known on the device alone, which hands out tiles along its own m "
-    "and each with all of k",
+    "where groups end is known on the device alone, which hands out tiles of rows along its own m "
+    "and each with all of a group's k",
 )
 def _groups(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     return bool(operands.groups) & ((c.swap_ab == 1) | (c.split_k > 1))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilecast.data_collection.problems import suites
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
 ASKED_SUITES, ASKED_RANDOM = ("training", "llm"), 4_000
@@ -25,7 +25,7 @@ def common_problems(operands: GemmOperands) -> list[GemmProblem]:
 
     Those of the suite ``grouped`` where rows come in groups.
     """
-    if operands.groups:
+    if operands.groups == ROW_GROUPS:
         asked = suites.suite("grouped")
     else:
         asked = (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM])

@@ -22,7 +22,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import read_whole, replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
 from tilecast.kernels.families import parse_config
 from tilecast.models.features.features import FEATURE_NAMES
 from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
@@ -45,8 +45,6 @@ from tilecast.models.runtime.stopping import MEANS, MOST_WEIGHT, StoppingRule
 
 SHIPPED = Path(__file__).parents[1].joinpath("artifacts")
 """The models that come with the package, a folder for each GPU."""
-GROUPS = "row-groups"
-"""Where in such a folder the model of grouped rows is."""
 
 _RANKER = "distance"
 """The name of the ranker's trees, which are packed first."""
@@ -112,7 +110,7 @@ class Artifact:
 
     def of(self, operands: GemmOperands) -> Artifact:
         """The model of some operands: this one, or that of grouped rows."""
-        return self.groups if operands.groups and self.groups else self
+        return self.groups if operands.groups == ROW_GROUPS and self.groups else self
 
     def with_groups(self, groups: Artifact) -> Artifact:
         """The same with a model of grouped rows; what failed for one is left out by both."""
@@ -147,7 +145,7 @@ def load_shipped(gpu: Hardware) -> Artifact:
             f"{', '.join(shipped_names()) or 'none so far'}; measure with `tilecast collect`, "
             "train with `tilecast train` and name the model's folder"
         )
-    artifact, groups = load(SHIPPED / gpu.name), SHIPPED / gpu.name / GROUPS
+    artifact, groups = load(SHIPPED / gpu.name), SHIPPED / gpu.name / ROW_GROUPS
     return artifact.with_groups(load(groups)) if groups.exists() else artifact
 
 

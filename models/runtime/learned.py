@@ -11,7 +11,7 @@ import numpy as np
 from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize, log_analytic
 from tilecast.models.runtime.artifact import Artifact, load
@@ -79,9 +79,9 @@ class Reason:
 class LearnedHeuristic:
     """Ranks candidates with a trained model, without those that failed where it was measured.
 
-    Problems of grouped rows are ranked by the model's part for these, `Artifact.of`. All that it is
-    asked raises a TilecastError where the model does not rank for the problem's operands, and all
-    but `rank` where there is no candidate.
+    Problems of grouped rows are ranked by the model's part for these, `Artifact.of`, and groups
+    along k as a batch, `GemmProblem.evenly`. All that it is asked raises a TilecastError where the
+    model does not rank for the problem's operands, and all but `rank` where there is no candidate.
     """
 
     name = "tilecast"
@@ -103,7 +103,7 @@ class LearnedHeuristic:
 
     def _of(self, problem: GemmProblem) -> LearnedHeuristic:
         """What ranks a problem: this, or the same with the model of grouped rows."""
-        return self._groups if problem.operands.groups else self
+        return self._groups if problem.operands.groups == ROW_GROUPS else self
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -172,7 +172,7 @@ class LearnedHeuristic:
         failing = self.artifact.failed(problem.operands)
         # Features compare all candidates, so those that failed are ranked and then left out.
         wanted = limit and limit + len(failing)
-        order, features = self._ranker.leaders(problem, candidates, wanted)
+        order, features = self._ranker.leaders(problem.evenly(), candidates, wanted)
         ranking = candidates.take(order)
         if failing:
             sound = [i for i, config in enumerate(ranking) if config not in failing][:limit]
@@ -222,7 +222,7 @@ class LearnedHeuristic:
                 f"{len(candidates)} candidates; `tilecast space` lists them"
             )
         ranker = self._of(problem)._ranker
-        features = featurize(problem, candidates, ranker.hardware)
+        features = featurize(problem.evenly(), candidates, ranker.hardware)
         here, rivals = candidates.index(config), ranker.order(features)[:RIVALS]
         effects = ranker.effects(features[here], features[rivals])
         order = np.argsort(-np.abs(effects), kind="stable")[:limit]

@@ -40,6 +40,7 @@ KERNELS = {
     "int8:rcr>bf16:row-scales": 4,
     "bf16xint8:rcr:column-scales": 4,
     "bf16:rcr:row-groups": 6,
+    "bf16:crr:k-groups": 2,
 }  # by operands
 
 

@@ -117,9 +117,8 @@ def traced(
     device: str = "cuda",
 ) -> Graph:
     """The graph of a function as Inductor decomposes it, of tensors without values."""
-    with FakeTensorMode():
+    with FakeTensorMode(), torch.no_grad():
         tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in operands]
-    with torch.no_grad():
         module = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
     module.graph.eliminate_dead_code()
     return module.graph

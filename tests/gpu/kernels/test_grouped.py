@@ -1,4 +1,4 @@
-"""Grouped products on a GPU: right for every spread of the rows, and blind to other groups."""
+"""Grouped products on a GPU: right for every spread of rows or k, and blind to other groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ TEXTS = (
     "fp16:rcr:row-groups+silu",
     "bf16:rcr:row-groups+silu-mul",
 )
-BF16 = GemmOperands.parse(TEXTS[0])
+ALONG_K = ("bf16:crr:k-groups", "fp16:crr:k-groups")
+ALL = (*TEXTS, *ALONG_K)
+BF16, BF16_ALONG_K = GemmOperands.parse(TEXTS[0]), GemmOperands.parse(ALONG_K[0])
 N, K = 272, 200  # which no tile divides
 COUNTS = {
     "one group": [300],
@@ -51,7 +53,7 @@ COUNTS = {
     "512 groups": [(7 * i) % 5 for i in range(512)],
     "the last of 512": [0] * 511 + [200],
 }
-"""Rows of each group."""
+"""Rows, or the k, of each group."""
 
 
 def kernels(operands: GemmOperands) -> list[KernelSpec]:
@@ -70,7 +72,7 @@ def kernels(operands: GemmOperands) -> list[KernelSpec]:
 @pytest.fixture(scope="module")
 def objects() -> ObjectCache:
     found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
-    specs = [spec for text in TEXTS for spec in kernels(GemmOperands.parse(text))]
+    specs = [spec for text in ALL for spec in kernels(GemmOperands.parse(text))]
     random.shuffle(specs)  # processes that test side by side begin with different ones
     results = list(compile_all(specs, found, cpu_count()))
     assert {result.error for result in results} == {None}
@@ -79,7 +81,7 @@ def objects() -> ObjectCache:
 
 @pytest.fixture(scope="module")
 def loaded(objects: ObjectCache) -> dict[KernelSpec, Launch]:
-    specs = [spec for text in TEXTS for spec in kernels(GemmOperands.parse(text))]
+    specs = [spec for text in ALL for spec in kernels(GemmOperands.parse(text))]
     return {spec: load_kernel(spec, objects) for spec in specs}
 
 
@@ -87,7 +89,7 @@ def ends_of(counts: list[int]) -> torch.Tensor:
     return torch.tensor(counts, device="cuda").cumsum(0).int()
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", ALL)
 def test_the_check_of_the_collector_finds_every_kernel_right(
     objects: ObjectCache, text: str
 ) -> None:
@@ -116,6 +118,73 @@ def test_every_kernel_is_right_for_every_spread_and_writes_nothing_behind_the_la
                 if found or not bool(out[rows:].isnan().all()):
                     wrong[str(spec)] = found or "rows behind the last group are written"
     assert wrong == {}
+
+
+@pytest.mark.parametrize("spread", COUNTS)
+def test_every_kernel_is_right_for_every_spread_of_k_and_reads_nothing_behind_the_last_group(
+    loaded: dict[KernelSpec, Launch], spread: str
+) -> None:
+    counts = COUNTS[spread]
+    k, behind, wrong = sum(counts), 70, {}
+    for operands in map(GemmOperands.parse, ALONG_K):
+        problem = GemmProblem(136, N, k + behind, len(counts), operands)
+        a, b, _ = random_inputs(problem)
+        a[:, k:], b[k:] = torch.nan, torch.nan
+        ends = ends_of(counts)
+        right = reference(problem, (a, b, ends))
+        for spec, kernel in loaded.items():
+            if spec.operands == operands:
+                out = poisoned_out(problem)
+                kernel(a, b, out, ends)
+                if found := wrong_elements(out, right, problem):
+                    wrong[str(spec)] = found
+    assert wrong == {}
+
+
+def test_a_product_along_k_has_the_same_bits_wherever_it_begins_and_whatever_the_others_hold(
+    loaded: dict[KernelSpec, Launch],
+) -> None:
+    """Another kernel adds up the same, too."""
+    problem = GemmProblem(136, N, 300, 1, BF16_ALONG_K)
+    rows, columns, _ = random_inputs(problem)
+    seen = []
+    for counts, place in (([300], 0), ([7, 300, 100], 1), ([0, 64, 3, 300], 3)):
+        a, b, _ = random_inputs(GemmProblem(136, N, sum(counts), len(counts), BF16_ALONG_K))
+        start = sum(counts[:place])
+        a[:, start : start + 300], b[start : start + 300] = rows, columns
+        for spec, kernel in loaded.items():
+            if spec.operands == BF16_ALONG_K:
+                out = torch.full((len(counts), 136, N), torch.nan, dtype=a.dtype, device="cuda")
+                kernel(a, b, out, ends_of(counts))
+                seen.append(out[place].clone())
+    assert len(seen) >= 30
+    assert all(torch.equal(one, seen[0]) for one in seen)
+
+
+def test_graphs_read_where_groups_along_k_end_from_the_kernel_in_front(
+    loaded: dict[KernelSpec, Launch],
+) -> None:
+    problem = GemmProblem(136, N, 900, 40, BF16_ALONG_K)
+    a, b, _ = random_inputs(problem)
+    counts = torch.zeros(40, dtype=torch.int32, device="cuda")
+    ends = torch.empty_like(counts)
+    for spec, kernel in loaded.items():
+        if spec.operands != BF16_ALONG_K:
+            continue
+        out = poisoned_out(problem)
+        kernel(a, b, out, ends_of([0] * 40))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.cumsum(counts, 0, dtype=torch.int32, out=ends)
+            kernel(a, b, out, ends)
+        for _ in range(3):
+            drawn = group_ends(900, 40)
+            counts.copy_(drawn.diff(prepend=drawn.new_zeros(1)))
+            out.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(ends.cpu(), drawn)
+            assert wrong_elements(out, reference(problem, (a, b, ends)), problem) is None, spec
 
 
 def test_views_with_strides_and_offsets_touch_nothing_else(
@@ -213,8 +282,9 @@ def test_two_streams_do_not_meet(loaded: dict[KernelSpec, Launch]) -> None:
             assert wrong_elements(out, right, problem) is None, spec
 
 
-def test_pytorch_computes_the_same() -> None:
-    problem = GemmProblem(700, N, K, 9, BF16)
+@pytest.mark.parametrize("operands", [BF16, BF16_ALONG_K], ids=str)
+def test_pytorch_computes_the_same(operands: GemmOperands) -> None:
+    problem = GemmProblem(704, N, K, 9, operands)
     a, b, ends = random_inputs(problem)
     assert problem.in_library
     out = torch.nn.functional.grouped_mm(a, b, offs=ends)

@@ -79,6 +79,27 @@ def test_both_products_run_tilecast_kernels_for_any_spread(cpp_wrapper: bool, fu
     assert not [event for event in counters["tilecast"] if event.startswith("failed")]
 
 
+def test_gradients_of_all_weights_run_tilecast_kernels() -> None:
+    """Those of experts are groups along k; the others, of the rows, groups of rows."""
+    torch._dynamo.reset()
+    counters.clear()
+    x, up, down, ends = _tensors()
+    gradient = torch.randn(ROWS, HIDDEN, dtype=torch.bfloat16, device="cuda")
+
+    def step(layer: Callable) -> tuple[torch.Tensor, ...]:
+        leaves = [tensor.detach().requires_grad_() for tensor in (x, up, down)]
+        return torch.autograd.grad(layer(*leaves, ends), leaves, gradient)
+
+    expected = step(_experts)
+    with installed(3), fresh_cache(), config.patch(SETTINGS):
+        found = step(torch.compile(_experts, fullgraph=True))
+    for one, right in zip(found, expected, strict=True):
+        assert _error(one, right.float()) < 1e-2
+    assert counters["tilecast"]["problems"] == 6
+    texts = {spec.operands.text for spec, _ in static._loaded}
+    assert "bf16:crr:k-groups" in texts
+
+
 def test_a_layer_in_a_cuda_graph_follows_its_router() -> None:
     torch._dynamo.reset()
     x, up, down, ends = _tensors()

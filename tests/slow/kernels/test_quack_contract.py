@@ -84,10 +84,11 @@ SAMPLE = (
     ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
     ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),
+    ("bf16:crr:k-groups", "128x192x64_c2x1x1_s4_pong_o1_rn8"),
     # Whose pieces have 16 columns, beside the largest accumulators.
     ("bf16:rcr", "128x208x64_c2x1x1_s5_pong_o1_rn8"),
 )
-BATCHED, ANY_ROWS = (1, 13, 24), (1, 5, 10, 15, 20, 25)
+BATCHED, ANY_ROWS = (1, 13, 24), (1, 5, 10, 15, 20, 26)
 """Kernels of `SAMPLE` for a batch, and for rows of out that begin anywhere."""
 SPECS = [
     KernelSpec(
@@ -96,7 +97,7 @@ SPECS = [
     )
     for place, (text, name) in enumerate(SAMPLE)
 ]
-LOOKED_INTO = (0, 3, 4, 6, 9, 10, 12, 14, 18, 21, 24)
+LOOKED_INTO = (0, 3, 4, 6, 9, 10, 12, 14, 18, 21, 24, 25)
 """Those whose PTX, loads and shared memory are compared with what is stated."""
 READ = """
 import sys

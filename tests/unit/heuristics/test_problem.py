@@ -149,6 +149,17 @@ def test_weights_are_read_of_groups_that_are_expected_to_get_rows(
     assert alone.stored_bytes == alone.min_bytes
 
 
+def test_groups_along_k_are_as_many_products_and_read_a_and_b_once() -> None:
+    problem = GemmProblem.parse("8x64x128x1001", GemmOperands.parse("bf16:crr:k-groups"))
+    assert (problem.rows, problem.products, problem.depth, problem.dealt) == (64, 8, 126, 1001)
+    assert problem.flops == 2 * 64 * 128 * 1001
+    assert problem.min_bytes == 2 * (64 * 1001 + 1001 * 128 + 8 * 64 * 128) == problem.stored_bytes
+    assert problem.library_call == "torch._grouped_mm" and problem.in_library
+    assert problem.evenly() == GemmProblem.parse("8x64x128x126", GemmOperands.parse("bf16:crr"))
+    rows = GemmProblem.parse("8x64x128x1008", GemmOperands.parse("bf16:rcr:row-groups"))
+    assert (rows.depth, rows.dealt, rows.evenly()) == (1008, 64, rows)
+
+
 def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
     plain = GemmProblem(64, 128, 256)
     row, matrix = (

@@ -221,6 +221,7 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
         *("bf16xint8:rrr", "e4m3:rcr>bf16@fp16", "int8:ccr>int32", "int8:rcr>bf16"),
         *("bf16:rcr>int32", "e4m3:rcr", "bf16:crr:row-groups", "bf16:rcc:row-groups"),
         *("bf16:rcr:row-groups+bias", "bf16:rcr>fp32:row-groups", "e4m3:rcr>bf16:row-groups"),
+        *("bf16:rcr:k-groups", "bf16:rrr:k-groups", "bf16:crr:k-groups+bias"),
     ],
 )
 def test_some_operands_have_no_space(text: str) -> None:
@@ -311,7 +312,9 @@ def test_a_converted_operand_is_the_kernels_own_a_and_each_row_of_one_warp_group
 # ---- resources, by hand
 
 
-@pytest.mark.parametrize("text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"])
+@pytest.mark.parametrize(
+    "text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu", "bf16:crr:k-groups"]
+)
 def test_groups_take_the_kernels_of_a_product_that_run_along_rows_and_split_no_k(text: str) -> None:
     grouped = GemmOperands.parse(text)
     plain = space(replace(grouped, groups=""), H200)

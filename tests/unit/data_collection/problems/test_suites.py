@@ -8,7 +8,15 @@ import pytest
 
 from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.problems.language_models import MODELS
-from tilecast.data_collection.problems.mixtures import COUNT, MIXTURES, MOST_BYTES, ROWS
+from tilecast.data_collection.problems.mixtures import (
+    COUNT,
+    GRADIENTS,
+    MIXTURES,
+    MOST_BYTES,
+    ROWS,
+    TRAINED_ROWS,
+    weight_bytes,
+)
 from tilecast.data_collection.problems.suites import (
     LOCKED_PROBLEMS,
     SUITES,
@@ -23,6 +31,9 @@ PEAK_FLOPS = 6e14
 """What a good bf16 kernel sustains on an H200, FLOP a second."""
 
 
+OTHERS = {"grouped", "grouped_random", "gradients", "locked"}
+
+
 def families(name):
     return {problem.family for problem in suite(name)}
 
@@ -32,7 +43,7 @@ def model(name):
     return found
 
 
-@pytest.mark.parametrize("name", sorted(SUITES.keys() - {"grouped", "grouped_random", "locked"}))
+@pytest.mark.parametrize("name", sorted(SUITES.keys() - OTHERS))
 def test_problems_are_distinct_linear_layers_in_bf16(name):
     found = suite(name)
     assert len(set(found)) == len(found) > 0
@@ -56,6 +67,19 @@ def test_grouped_problems_are_layers_of_experts_of_every_size():
     assert {problem.m for problem in found[:60]} == set(ROWS)
     assert (8, 28672, 4096) in layers
     assert (8, 7168, 2048) in layers
+
+
+def test_gradients_are_of_weights_of_experts_as_they_are_stored():
+    found = suite("gradients")
+    assert len(set(found)) == len(found) == GRADIENTS
+    assert {problem.operands.text for problem in found} == {"bf16:crr:k-groups"}
+    layers = {layer for mixture in MIXTURES for layer in mixture.layers()}
+    # Of the models whose weights are stored the other way no two extents are each other's.
+    shapes = {(problem.batch, problem.m, problem.n) for problem in found}
+    assert shapes <= layers | {(experts, k, n) for experts, n, k in layers}
+    assert {problem.k for problem in found} == set(TRAINED_ROWS)
+    assert (min(TRAINED_ROWS), max(TRAINED_ROWS)) == (1024, 32768)
+    assert max(map(weight_bytes, found)) <= MOST_BYTES
 
 
 def test_random_groups_have_few_rows_and_an_n_and_k_that_no_layer_has():
@@ -102,7 +126,7 @@ def test_training_covers_every_suite_and_every_band_of_m():
     assert len(ms) >= 70
     assert all(4 <= len(found) <= 9 for found in ms.values())
     # The random ones came later, and are no layer of any model; the locked ones are for scoring.
-    for name in set(SUITES) - {"random", "grouped_random", "locked"}:
+    for name in set(SUITES) - {"random", "grouped_random", "gradients", "locked"}:
         assert families(name) & set(ms), name
 
     found = [problem.m for problem in suite("training")]

@@ -20,6 +20,7 @@ OPERANDS += (
     "e4m3:rcr>bf16:row-scales+bias",
     "bf16:rcr:silu-mul",
     "bf16:rcr:row-groups",
+    "bf16:crr:k-groups",
 )
 
 

@@ -125,6 +125,25 @@ def test_pytorch_multiplies_each_group_with_its_own_matrix(text: str, groups: in
     assert torch.linalg.norm(again - right) / torch.linalg.norm(right) < 1e-5
 
 
+@pytest.mark.parametrize("groups", [1, 4, 60])
+def test_pytorch_multiplies_each_group_along_k_into_a_matrix_of_its_own(groups: int) -> None:
+    torch.manual_seed(0)
+    problem = GemmProblem(48, 64, 96, groups, GemmOperands.parse("bf16:crr:k-groups"))
+    a, b, ends = random_inputs(problem, "cpu")
+    assert (a.shape, a.stride(0), b.shape) == ((48, 96), 1, (96, 64))
+    assert ends[-1].item() == 96
+    out = poisoned_out(problem, "cpu")
+    torch_launch(problem.operands)(a, b, out, ends)
+    assert out.shape == (groups, 48, 64)
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        right = a[:, start:end].double() @ b[start:end].double()
+        assert torch.linalg.norm(out[group].double() - right) <= 5e-3 * torch.linalg.norm(right)
+        start = end
+    again = reference(problem, (a, b, ends))
+    assert torch.linalg.norm(again - out.float()) <= 5e-3 * torch.linalg.norm(again)
+
+
 def test_groups_are_spread_unevenly_and_rows_behind_the_last_have_no_result() -> None:
     torch.manual_seed(0)
     counts = group_ends(6400, 64).diff(prepend=torch.zeros(1, dtype=torch.int32))

@@ -22,14 +22,13 @@ from fixtures import change_manifest
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.features import FEATURE_NAMES, featurize
 from tilecast.models.runtime import artifact as artifacts
 from tilecast.models.runtime import manifest as manifests
 from tilecast.models.runtime.artifact import (
-    GROUPS,
     Artifact,
     load,
     load_shipped,
@@ -332,8 +331,10 @@ def test_a_shipped_model_brings_that_of_grouped_rows(
     whole = folder.rename(folder.parent / "H200")
     assert load_shipped(H200).groups is None
     operands = GemmOperands.parse("bf16:rcr:row-groups")
-    digest = save(replace(small_model, operands=(operands,), measured=(operands,)), whole / GROUPS)
-    assert (shipped_names(), shipped_folders()) == (["H200"], [whole, whole / GROUPS])
+    digest = save(
+        replace(small_model, operands=(operands,), measured=(operands,)), whole / ROW_GROUPS
+    )
+    assert (shipped_names(), shipped_folders()) == (["H200"], [whole, whole / ROW_GROUPS])
     shipped = load_shipped(H200)
     assert shipped.operands == shipped.measured == (LINEAR_BF16, operands)
     assert shipped.digest == shipped.of(LINEAR_BF16).digest == load(whole).digest
