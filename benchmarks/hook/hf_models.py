@@ -138,6 +138,9 @@ def built(model: Model) -> Any:
     config = kind.config_class(**model.fields, use_cache=False)
     built = kind._from_config(config, dtype=torch.bfloat16).eval()
     built.loss_type = "ForCausalLM"  # GPT-2 has none and warns of it, which would break its graph
+    if "experts_implementation" in model.fields:
+        # Smaller, they would be lost in a prompt's mean, and all tokens go to the same experts.
+        torch.nn.init.normal_(built.get_input_embeddings().weight)
     return built
 
 

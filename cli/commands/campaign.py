@@ -28,8 +28,8 @@ from tilecast.cli.commands.evaluate import default_scores, score_tables
 from tilecast.cli.commands.report import measured_sections
 from tilecast.cli.commands.train import SECONDS_TO_FIT, train_shown
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import DATA, labelled, shipped_datasets
-from tilecast.cli.options.output_paths import check_distinct, check_writable
+from tilecast.cli.options.load_measurements import labelled, shipped_datasets
+from tilecast.cli.options.output_paths import DATA, check_distinct, check_writable
 from tilecast.cli.output.output import Output, print_note
 from tilecast.cli.output.progress import show_steps
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset

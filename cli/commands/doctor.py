@@ -14,7 +14,7 @@ from typing import Any
 
 from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.diagnosis.machine import PACKAGES, PROPRIETARY, examine
-from tilecast.cli.diagnosis.problem import check_hook, check_settings, explain
+from tilecast.cli.diagnosis.problem import explain
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk
 from tilecast.cli.output.output import Output
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> Output:
     Settings(**typed)  # what is refused comes before the checks, which take seconds
     about = [] if options.problem is None else list(_explained(options, typed, objects))
     with show_steps("looking at packages, GPUs, models and the cache", 1, _SECONDS):
-        findings = [*examine(objects.root), *check_hook(), *check_settings()]
+        findings = examine(objects.root)
     usable = all(finding.works for finding in findings if finding.needed)
     gpus = [one.found for one in findings if one.subject == "gpu" and one.works]
     runs = usable and bool(gpus) and all(one.works for one in findings if one.subject == "CUDA")

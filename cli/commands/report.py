@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tilecast.cli.commands.evaluate import default_scores
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import DATA, labelled
-from tilecast.cli.options.output_paths import check_distinct, check_file
+from tilecast.cli.options.load_measurements import labelled
+from tilecast.cli.options.output_paths import DATA, check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import SECONDS_TO_RANK, show_each
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data

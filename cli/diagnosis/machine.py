@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 import platform
 import subprocess
@@ -16,12 +16,16 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from tilecast.cli.diagnosis import torch_facts
 from tilecast.cli.diagnosis.finding import Finding
+from tilecast.cli.diagnosis.problem import check_hook, check_settings
+from tilecast.cli.diagnosis.torch_facts import TorchFacts
 from tilecast.cli.diagnosis.torch_operators import DSL, check_torch_operators
 from tilecast.cli.options.output_paths import check_writable
+from tilecast.cli.output.output import print_note
 from tilecast.data_collection.gpu.environment import cublas_here
 from tilecast.data_collection.gpu.gpu_model import hardware_of, visible_gpu_names
-from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.names import MODEL
 from tilecast.inductor_hook.settings import named_path
@@ -44,9 +48,6 @@ PACKAGES = {
     "nvidia-matmul-heuristics": False,
 }
 """Distributions, and whether tilecast needs them."""
-_IMPORTED = ("nvidia-cutlass-dsl", "cutlass.cute")
-"""A distribution, and the module that is imported of it in a process of its own: native code may
-end that. Beside this only torch is imported; the others take seconds and seldom fail alone."""
 PROPRIETARY = ("nvidia-cutlass-dsl", "nvidia-matmul-heuristics")
 """Those of them whose licences are NVIDIA's and not open source."""
 
@@ -56,32 +57,39 @@ _SAME_MODULE = {"xgboost-cpu": "xgboost"}
 
 
 def examine(cache_root: Path) -> list[Finding]:
-    """Run every check, in the order in which a missing piece would matter."""
+    """Run every check, in the order in which a missing piece would matter.
+
+    PyTorch and CuTe DSL are imported meanwhile, each in a process of its own: native code may end
+    that. They collect no garbage and do not tidy up, which is a third of what they take. The other
+    packages take seconds and seldom fail alone.
+    """
+    torch_process = begin("-m", torch_facts.__name__)
+    dsl_process = begin("-c", "import gc, os; gc.disable(); import cutlass.cute; os._exit(0)")
     required = map(Requirement, requires("tilecast") or ())
     wanted = {one.name: one.specifier for one in required}
-    importing = begin_import(_IMPORTED[1])
     packages = {
         name: check_package(name, wanted.get(name, SpecifierSet()), needed=needed)
         for name, needed in PACKAGES.items()
     }
-    if packages["torch"].works:
-        packages["torch"] = check_torch(packages["torch"], wanted["torch"])
     try:
         names = visible_gpu_names()
     except ImportError:  # of a package that is a finding of its own
         names = []
     gpus, here = check_gpus(names)
-    findings = [
-        *(check_cuda(names) if packages["torch"].works else ()),
-        *check_torch_operators(wanted.get(DSL, SpecifierSet())),
-        *gpus,
-        *check_models(here),
-        *check_cublas(here),
-        check_cache(cache_root),
+    findings = [*gpus, *check_models(here), *check_cublas(here), check_cache(cache_root)]
+    printed, error = ended(torch_process)
+    packages["torch"] = _unless(error, packages["torch"], wanted["torch"])
+    packages[DSL] = _unless(ended(dsl_process)[1], packages[DSL], wanted[DSL])
+    torch = None if error else TorchFacts(**json.loads(printed.splitlines()[-1]))
+    return [
+        Finding("python", platform.python_version(), True),
+        *packages.values(),
+        *(check_cuda(torch, names) if torch and packages["torch"].works else ()),
+        *(check_torch_operators(torch.cute_dsl, wanted[DSL]) if torch else ()),
+        *findings,
+        *(check_hook(torch.version) if torch else ()),
+        *check_settings(),
     ]
-    if packages[DSL].works:
-        packages[DSL] = _unless(import_error(importing), packages[DSL], wanted[DSL])
-    return [Finding("python", platform.python_version(), True), *packages.values(), *findings]
 
 
 def check_package(name: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
@@ -100,59 +108,47 @@ def check_package(name: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
     return Finding(name, found, True, needed)
 
 
-def check_torch(finding: Finding, wanted: SpecifierSet) -> Finding:
-    """The finding, or that torch does not import."""
-    try:
-        importlib.import_module("torch")
-    # Whatever the import raises is the finding.
-    except Exception as error:
-        return _unless(one_line(error), finding, wanted)
-    return finding
-
-
-def check_cuda(gpus: Sequence[str]) -> Iterator[Finding]:
+def check_cuda(torch: TorchFacts, gpus: Sequence[str]) -> Iterator[Finding]:
     """Whether this PyTorch runs kernels, where there are GPUs or not."""
-    import torch
-
-    if torch.version.cuda is None:
+    if torch.cuda is None:
         advice = (
             "to run kernels, install a CUDA build of the same version, as "
             "https://pytorch.org/get-started/locally says"
         )
-        yield Finding(
-            "CUDA", f"torch {torch.__version__} is built without it", False, False, advice
-        )
-    elif gpus and not torch.cuda.is_available():
+        found = f"torch {torch.version} is built without it"
+        yield Finding("CUDA", found, False, False, advice)
+    elif gpus and not torch.sees_gpu:
         advice = "`python -c 'import torch; torch.cuda.init()'` says why; often the driver is older"
-        yield Finding("CUDA", f"torch {torch.__version__} finds no GPU", False, False, advice)
+        yield Finding("CUDA", f"torch {torch.version} finds no GPU", False, False, advice)
 
 
-def begin_import(module: str) -> subprocess.Popen[str]:
-    """Begin to import a module in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", f"import {module}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+def begin(*arguments: str) -> subprocess.Popen[str]:
+    """Begin to run Python in a process of its own, which imports from no folder but those set."""
+    command = [sys.executable, "-P", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
 
 
-def import_error(importing: subprocess.Popen[str]) -> str:
-    """Why the import failed, in a line; nothing where it did not."""
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process printed, and in a line why it failed, which is empty where it did not.
+
+    What it warned of is a note on standard error.
+    """
     try:
-        _, said = importing.communicate(timeout=_IMPORT_SECONDS)
+        printed, said = process.communicate(timeout=_IMPORT_SECONDS)
     except subprocess.TimeoutExpired:
-        importing.kill()
-        return f"it takes more than {_IMPORT_SECONDS} s"
-    if importing.returncode == 0:
-        return ""
-    return (said.strip().splitlines() or [f"status {importing.returncode}"])[-1][:300]
+        process.kill()
+        return "", f"it takes more than {_IMPORT_SECONDS} s"
+    if process.returncode == 0:
+        if said.strip():
+            print_note(said)
+        return printed, ""
+    return "", (said.strip().splitlines() or [f"status {process.returncode}"])[-1][:300]
 
 
 def _unless(error: str, finding: Finding, wanted: SpecifierSet) -> Finding:
-    """The finding, or where there is an error that the package does not import."""
-    if not error:
+    """The finding, or where it works and there is an error that the package does not import."""
+    if not error or not finding.works:
         return finding
     advice = f"reinstall it: run `pip install --force-reinstall '{finding.subject}{wanted}'`"
     shown = f"{finding.found}, which does not import ({error})"

@@ -12,7 +12,7 @@ from tilecast.cli.options.mnk import TypedProblem
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook.names import VARIABLE, names
-from tilecast.inductor_hook.patch.torch_versions import OLDEST, torch_version
+from tilecast.inductor_hook.patch.torch_versions import OLDEST, release
 from tilecast.inductor_hook.select.selection import decided, shortlist
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.kernels.objects.cache import ObjectCache
@@ -20,13 +20,12 @@ from tilecast.kernels.objects.cache import ObjectCache
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
-def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Whether a script with these variables would get tilecast kernels without a line of code."""
-    try:
-        found = torch_version()
-    # A missing or broken torch is another finding.
-    except Exception:
-        return
+def check_hook(torch: str, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Whether a script with these variables would get tilecast kernels without a line of code.
+
+    ``torch`` is the version of PyTorch that imports.
+    """
+    found = release(torch)
     yield Finding(
         "inductor",
         f"PyTorch {found[0]}.{found[1]}",

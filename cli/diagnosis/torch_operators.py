@@ -6,7 +6,8 @@ nothing under others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
@@ -18,17 +19,11 @@ SUBJECT = "PyTorch's CuTe DSL operators"
 DSL = "nvidia-cutlass-dsl"
 
 
-def check_torch_operators(wanted: SpecifierSet) -> Iterator[Finding]:
-    """Nothing where PyTorch has no such operators, or CuTe DSL is absent."""
-    try:
-        from torch._native import cutedsl_utils
-
-        listed = {Version(str(one)) for one in cutedsl_utils._CUTEDSL_REQUIRED_VERSIONS}
-        found = Version(version(DSL))
-    # Both are private: another version of PyTorch may lack either.
-    except (ImportError, AttributeError, PackageNotFoundError):
-        return
-    yield compare(found, listed, wanted)
+def check_torch_operators(listed: Sequence[str] | None, wanted: SpecifierSet) -> Iterator[Finding]:
+    """Nothing where PyTorch has no such operators and lists no versions, or CuTe DSL is absent."""
+    with suppress(PackageNotFoundError):
+        if listed is not None:
+            yield compare(Version(version(DSL)), {*map(Version, listed)}, wanted)
 
 
 def compare(found: Version, listed: Set[Version], wanted: SpecifierSet) -> Finding:

@@ -18,8 +18,6 @@ from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements, by_gpu, dataset_hardware
 from tilecast.models.runtime.nearest_gpu import known_gpus
 
-DATA = "measurements.parquet"
-"""What a campaign measured, beside its model."""
 _SECONDS = 8e-6
 """Of a core to label one measurement."""
 

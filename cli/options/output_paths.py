@@ -10,11 +10,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from tilecast.cli.options.load_measurements import DATA
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import destination, unwritable
 from tilecast.models.runtime.manifest import MANIFEST
 
+DATA = "measurements.parquet"
+"""What a campaign measured, beside its model."""
 _INPUTS = ("source", "store", "data", "model", "problems", "hf_config")
 """Options that name what is read, or what a command adds to."""
 

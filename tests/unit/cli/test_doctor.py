@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
 from tilecast.cli.diagnosis.problem import check_settings
-from tilecast.cli.diagnosis.torch_operators import compare
+from tilecast.cli.diagnosis.torch_facts import TorchFacts
+from tilecast.cli.diagnosis.torch_operators import SUBJECT, compare
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.runtime import artifact
 
@@ -110,32 +111,73 @@ def test_versions_beside_which_the_model_was_not_measured_are_a_warning(
     assert list(machine.check_cublas([hardware("H200")], {"TILECAST_MODEL": "/nonexist"})) == []
 
 
+@pytest.fixture
+def other_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a module of that code in PyTorch's place, in the processes that begin from now on."""
+    before = os.environ.get("PYTHONPATH", "")
+
+    def write(code: str) -> None:
+        (tmp_path / "torch.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{before}")
+
+    return write
+
+
 @pytest.mark.parametrize(
-    "error",
-    [ModuleNotFoundError("No module named 'torch'"), OSError("libc10.so: no such file")],
-    ids=["missing", "broken"],
+    ("code", "error"),
+    [
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("raise OSError('libc10.so:\\nno such file')", "OSError: libc10.so: no such file"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "status -11"),
+        ("import time; time.sleep(600)", "it takes more than 1 s"),
+    ],
+    ids=["missing", "broken", "crashes", "hangs"],
 )
 def test_a_torch_that_does_not_import_is_told_and_the_rest_is_looked_at(
     answer: Callable[..., dict],
     shipped: Path,
+    other_torch: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
+    code: str,
+    error: str,
 ) -> None:
-    class Broken(MetaPathFinder):
-        def find_spec(self, fullname: str, *_: object) -> None:
-            if fullname == "torch":
-                raise error
-
-    monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    other_torch(code)
+    if "sleep" in code:
+        monkeypatch.setattr(machine, "_IMPORT_SECONDS", 1)
     document = answer("doctor", "--cache", str(tmp_path / "cache"), status=1)
     findings = {finding["subject"]: finding for finding in document["findings"]}
     assert not findings["torch"]["works"]
-    assert str(error) in findings["torch"]["found"]
+    assert findings["torch"]["found"].endswith(f", which does not import ({error})")
     assert findings["gpu"]["found"] == "none visible"
     assert findings["object cache"]["works"]
     assert "inductor" not in findings
+
+
+ANOTHER_TORCH = """
+import sys, types
+print("a word on the way")
+print("a warning", file=sys.stderr)
+__version__, version = "2.12.1+cu130", types.SimpleNamespace(cuda="13.0")
+cuda = types.SimpleNamespace(is_available=lambda: False)
+"""
+
+
+def test_what_is_told_of_torch_is_what_a_process_of_its_own_imports(
+    other_torch: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With its warnings; nothing else imports it where there is no GPU."""
+    other_torch(ANOTHER_TORCH)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    findings = machine.examine(tmp_path / "cache")
+    assert "torch" not in sys.modules
+    found = [finding.found for finding in findings]
+    assert "PyTorch 2.12" in found
+    assert not any(finding.subject in ("CUDA", SUBJECT) for finding in findings)
+    assert capsys.readouterr().err == "tilecast: a warning\n"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +219,7 @@ def test_a_package_must_be_there_and_fit(
     ],
 )
 def test_what_does_not_import_or_ends_the_process_is_told(module: str, why: str) -> None:
-    assert machine.import_error(machine.begin_import(module)) == why
+    assert machine.ended(machine.begin("-c", f"import {module}")) == ("", why)
 
 
 @pytest.mark.parametrize(
@@ -191,14 +233,11 @@ def test_what_does_not_import_or_ends_the_process_is_told(module: str, why: str)
     ],
 )
 def test_a_torch_without_cuda_runs_no_kernels(
-    monkeypatch: pytest.MonkeyPatch, cuda: str | None, available: bool, gpus: list, found: str
+    cuda: str | None, available: bool, gpus: list, found: str
 ) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    findings = list(machine.check_cuda(gpus))
-    assert [one.found.partition(" ")[2].partition(" ")[2] for one in findings] == (
+    torch = TorchFacts("2.15.0", cuda, available, None)
+    findings = list(machine.check_cuda(torch, gpus))
+    assert [one.found.removeprefix("torch 2.15.0 ") for one in findings] == (
         [found] if found else []
     )
     assert not any(one.works or one.needed for one in findings)

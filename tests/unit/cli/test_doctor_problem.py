@@ -19,6 +19,7 @@ from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 H200 = hardware("H200")
+TORCH = "2.15.0.dev20261101+cu130"
 FINE = {VARIABLE: "ATEN,TRITON,TILECAST"}
 
 
@@ -30,18 +31,18 @@ def explained(
 
 
 def test_a_named_backend_that_is_loaded_is_fine() -> None:
-    assert [finding.works for finding in check_hook(FINE)] == [True, True, True]
+    assert [finding.works for finding in check_hook(TORCH, FINE)] == [True, True, True]
 
 
 @pytest.mark.parametrize("value", ["", "ATEN,TRITON", "TILECASTS"])
 def test_a_backend_list_without_tilecast_is_told_how_to_name_it(value: str) -> None:
-    _, named, _ = check_hook({VARIABLE: value})
+    _, named, _ = check_hook(TORCH, {VARIABLE: value})
     assert not named.works
     assert f"{VARIABLE}=ATEN,TRITON,TILECAST" in named.advice
 
 
 def test_autoloading_that_is_switched_off_is_told() -> None:
-    *_, loaded = check_hook(FINE | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    *_, loaded = check_hook(TORCH, FINE | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert not loaded.works
     assert loaded.advice == "unset TORCH_DEVICE_BACKEND_AUTOLOAD"
 

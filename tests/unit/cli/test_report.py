@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tilecast.cli.commands import evaluate, report
-from tilecast.cli.options.load_measurements import DATA
+from tilecast.cli.options.output_paths import DATA
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.models.runtime.artifact import SHIPPED, load, save
 from tilecast.reporting.page import Section, page
