@@ -347,7 +347,9 @@ def scaled_groups_on_the_cpu() -> object:
             rows = slice(start, end)
             if start < end:
                 scales = scale_a[rows, None], scale_b[group, None]
-                out[rows] = torch._scaled_mm(a[rows], b[group], *scales, out_dtype=out.dtype)
+                out[rows] = torch.ops.aten._scaled_mm(
+                    a[rows], b[group], *scales, out_dtype=out.dtype
+                )
             start = end
         return out
 

@@ -284,11 +284,13 @@ def test_graphs_read_scales_and_where_groups_end_from_the_kernel_in_front(
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            torch._foreach_copy_(given, drawn)
+            for one, new in zip(given, drawn, strict=True):
+                one.copy_(new)
             kernel(a, b, out, *given)
         for _ in range(3):
             _, _, *extras = random_inputs(problem)
-            torch._foreach_copy_(drawn, extras)
+            for one, new in zip(drawn, extras, strict=True):
+                one.copy_(new)
             for one in (*given[1:], out):
                 one.fill_(torch.nan)
             graph.replay()

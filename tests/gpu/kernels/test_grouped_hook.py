@@ -108,7 +108,7 @@ def test_groups_in_fp8_run_tilecast_kernels(fast: bool) -> None:
     problem = GemmProblem(ROWS, WIDTH, HIDDEN, EXPERTS, operands)
 
     def scaled(a, b, ends, *scales):
-        return torch._scaled_grouped_mm(a, b, *scales, offs=ends, use_fast_accum=fast)
+        return torch.ops.aten._scaled_grouped_mm(a, b, *scales, offs=ends, use_fast_accum=fast)
 
     inputs = random_inputs(problem)
     with installed(3), fresh_cache(), config.patch(SETTINGS), torch.no_grad():

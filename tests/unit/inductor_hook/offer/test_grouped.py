@@ -111,7 +111,7 @@ def test_a_graph_begins_to_compile_the_kernels_of_groups_in_fp8(
     fp8 = torch.float8_e4m3fn
     operands = [((M, K), fp8), ((G, N, K), fp8), ((M,), torch.float32), ((G, N), torch.float32)]
     made = traced(
-        lambda a, w, one, other, ends: torch._scaled_grouped_mm(a, w.mT, one, other, offs=ends),
+        lambda a, w, one, other, ends: aten._scaled_grouped_mm(a, w.mT, one, other, offs=ends),
         [*operands, ((G,), torch.int32)],
     )
     settings = active()
