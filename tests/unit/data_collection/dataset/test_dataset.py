@@ -189,7 +189,7 @@ def test_grouped_rows_have_been_measured_apart(h200: Hardware) -> None:
     path = shipped_data(h200, groups=True)
     assert path is not None and path.name == "h200-row-groups.parquet"
     dataset = read_dataset(path)
-    assert (len(dataset.rows), len(dataset.problems())) == (23_144, 130)
+    assert (len(dataset.rows), len(dataset.problems())) == (62_576, 400)
     assert all(problem.operands.groups for problem in dataset.problems())
     assert dataset_hardware(dataset) == h200
     assert shipped_data(hardware("H100"), groups=True) is None
