@@ -97,6 +97,8 @@ MODELS = {
         _WHISPER | {"d_model": 1280, "num_mel_bins": 128, "vocab_size": 51866},
     ),
 }
+MIXTURES = ("Mixtral 8x7B", "Qwen3 30B A3B", "gpt-oss 20B", "DeepSeek-V3")
+"""Those whose layers have experts."""
 # In this order two or four GPUs have equal shares. One row is multiplied without a GEMM: once will
 # do.
 _ALL = (

@@ -37,6 +37,7 @@ from compile_time import WARM_UP, first_call, warm_up
 from hf_models import (
     CASES,
     LAYERS,
+    MIXTURES,
     MODELS,
     WEIGHTS,
     Case,
@@ -119,10 +120,12 @@ def variants_of(case: Case) -> tuple[str, ...]:
     """Names of what a case is run with.
 
     Without fusion, too, where it is of activations; eager calls where a graph may be
-    captured of them.
+    captured of them. Of mixtures the few that matter most: each compiles for half a minute.
     """
     if case.quantized in WEIGHTS:
         return RIVAL, BEST, FIRST
+    if case.model in MIXTURES:
+        return BASELINE, RIVAL, BEST, FIRST
     unfused = () if case.quantized else (UNFUSED,)
     eager = EAGER if case.kind != "train" and not case.quantized else ()
     return (*VARIANTS, *unfused, *eager)

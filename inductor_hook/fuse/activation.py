@@ -101,7 +101,9 @@ def _halves(product: Node, *reshapes: Node) -> tuple[tuple[Node, ...], tuple[Nod
     Nothing and nothing where they are not all that is read of it, or it is reshaped across columns.
     """
     n, last = columns(product), (product, *reshapes)[-1]
-    splits = tuple(one for one in last.users if isinstance(one.meta.get("val"), list | tuple))
+    # Not the node of the graph's outputs, which has several values, too.
+    several = (one for one in last.users if isinstance(one.meta.get("val"), list | tuple))
+    splits = tuple(one for one in several if one.target in HALVING)
     parts = [part for one in last.users for part in (one.users if one in splits else (one,))]
     if not n or n % 2 or len(parts) != 2 or {columns(one) for one in reshapes} - {n}:
         return (), ()

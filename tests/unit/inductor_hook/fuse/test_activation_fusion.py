@@ -323,6 +323,24 @@ def test_one_node_takes_the_place_of_a_layer_of_experts(name: str, width: int) -
     assert torch.equal(run(graph, *values), expected)
 
 
+@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
+def test_a_product_that_training_keeps_for_its_gradient_has_no_gate(experts: bool) -> None:
+    """Inductor's graphs say of their outputs what values they have."""
+    gate = _gate(HALVES["chunk"], "silu-mul")
+
+    def kept(x: torch.Tensor, w: torch.Tensor, *ends: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = F.grouped_mm(x, w.mT, offs=ends[0]) if experts else x @ w.T
+        return gate(product), product
+
+    shapes: list[Any] = [((M, K), torch.bfloat16), ((N, K), torch.bfloat16)]
+    if experts:
+        shapes = [shapes[0], ((3, N, K), torch.bfloat16), ((3,), torch.int32)]
+    graph = traced(kept, shapes)
+    (output,) = graph.find_nodes(op="output")
+    output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes)
+    assert [*activations(graph)] == []
+
+
 def test_groups_along_k_have_no_kernel() -> None:
     def function(x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         return F.relu(F.grouped_mm(x.mT, y, offs=ends))
