@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 
+from packaging.version import Version
+
 from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.options.mnk import TypedProblem
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook.names import VARIABLE, names
-from tilecast.inductor_hook.patch.torch_versions import OLDEST, release
+from tilecast.inductor_hook.patch.torch_versions import OLDEST
 from tilecast.inductor_hook.select.selection import decided, shortlist
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.kernels.objects.cache import ObjectCache
@@ -25,7 +27,7 @@ def check_hook(torch: str, environment: Mapping[str, str] = os.environ) -> Itera
 
     ``torch`` is the version of PyTorch that imports.
     """
-    found = release(torch)
+    found = Version(torch).release[:2]
     yield Finding(
         "inductor",
         f"PyTorch {found[0]}.{found[1]}",

@@ -11,13 +11,12 @@ import gc
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from typing import NamedTuple, NoReturn
 
 from tilecast.heuristics.errors import one_line
 
 
-@dataclass(frozen=True)
-class TorchFacts:
+class TorchFacts(NamedTuple):
     """What PyTorch says of itself."""
 
     version: str
@@ -28,10 +27,13 @@ class TorchFacts:
     """Versions of CuTe DSL under which it registers its own operators; None where it has none."""
 
 
-def torch_facts() -> TorchFacts:
-    """What the PyTorch of this process says; raises whatever its import does."""
-    import torch
-
+def print_facts() -> NoReturn:
+    """Print what PyTorch says, and end this process; where it does not import, say why."""
+    gc.disable()
+    try:
+        import torch
+    except Exception as error:
+        sys.exit(one_line(error))
     try:
         from torch._native import cutedsl_utils
 
@@ -40,14 +42,10 @@ def torch_facts() -> TorchFacts:
     except (ImportError, AttributeError):
         listed = None
     version, cuda = str(torch.__version__), torch.version.cuda
-    return TorchFacts(version, cuda, torch.cuda.is_available(), listed)
+    facts = TorchFacts(version, cuda, torch.cuda.is_available(), listed)
+    print(json.dumps(facts._asdict()), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    gc.disable()
-    try:
-        facts = torch_facts()
-    except Exception as error:
-        sys.exit(one_line(error))
-    print(json.dumps(asdict(facts)), flush=True)
-    os._exit(0)
+    print_facts()

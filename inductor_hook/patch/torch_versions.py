@@ -59,12 +59,7 @@ def torch_version() -> tuple[int, int]:
     """Major and minor version of the installed PyTorch."""
     import torch
 
-    return release(torch.__version__)
-
-
-def release(version: str) -> tuple[int, int]:
-    """Major and minor version of a version of PyTorch, as ``2.15.0.dev20261101+cu130``."""
-    major, minor = version.split(".")[:2]
+    major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
