@@ -205,5 +205,8 @@ def _filled(times: np.ndarray, other: np.ndarray) -> np.ndarray:
     """
     both = ~np.isnan(times) & ~np.isnan(other)
     both[-1] = False
-    ratio = float(np.median(times[both] / other[both])) if both.any() else 1.0
+    ratios = np.sort(times[both] / other[both])
+    # numpy's median imports masked arrays: a twentieth of a second of `tilecast predict`.
+    middle = ratios[[(len(ratios) - 1) // 2, len(ratios) // 2]] if len(ratios) else np.ones(2)
+    ratio = float(middle.sum() / 2)
     return np.where(np.isnan(times), other * ratio, times)
