@@ -215,8 +215,11 @@ class GemmProblem:
 
     @property
     def family(self) -> tuple[int, int]:
-        """The (n, k) pair: problems that share it never stand on both sides of a held-out split."""
-        return (self.n, self.k)
+        """The (n, k) pair: problems that share it never stand on both sides of a held-out split.
+
+        Of groups along k the (m, n) of the weight whose gradient they are: k is rows of a batch.
+        """
+        return (self.m, self.n) if self.operands.groups == K_GROUPS else (self.n, self.k)
 
     @property
     def library_call(self) -> str:

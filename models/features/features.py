@@ -193,7 +193,8 @@ class _Quantities:
 
     @classmethod
     def of(cls, problem: GemmProblem, configs: Candidates, hardware: Hardware) -> _Quantities:
-        """Those of configs by themselves."""
+        """Those of configs by themselves; groups along k count as `GemmProblem.evenly` says."""
+        problem = problem.evenly()
         table = tile_table(configs.table, problem.operands)
         tile = TileNumbers(*table.numbers.take(configs.rows, axis=1))
         plain, logged = _of_configs(problem, configs.columns, tile, hardware)

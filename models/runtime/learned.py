@@ -79,9 +79,9 @@ class Reason:
 class LearnedHeuristic:
     """Ranks candidates with a trained model, without those that failed where it was measured.
 
-    Problems of grouped rows are ranked by the model's part for these, `Artifact.of`, and groups
-    along k as a batch, `GemmProblem.evenly`. All that it is asked raises a TilecastError where the
-    model does not rank for the problem's operands, and all but `rank` where there is no candidate.
+    Problems of grouped rows are ranked by the model's part for these, `Artifact.of`. All that it is
+    asked raises a TilecastError where the model does not rank for the problem's operands, and all
+    but `rank` where there is no candidate.
     """
 
     name = "tilecast"
@@ -174,7 +174,7 @@ class LearnedHeuristic:
         failing = self.artifact.failed(problem.operands)
         # Features compare all candidates, so those that failed are ranked and then left out.
         wanted = limit and limit + len(failing)
-        order, features = self._ranker.leaders(problem.evenly(), candidates, wanted)
+        order, features = self._ranker.leaders(problem, candidates, wanted)
         ranking = candidates.take(order)
         if failing:
             sound = [i for i, config in enumerate(ranking) if config not in failing][:limit]
@@ -224,7 +224,7 @@ class LearnedHeuristic:
                 f"{len(candidates)} candidates; `tilecast space` lists them"
             )
         ranker = self._of(problem)._ranker
-        features = featurize(problem.evenly(), candidates, ranker.hardware)
+        features = featurize(problem, candidates, ranker.hardware)
         here, rivals = candidates.index(config), ranker.order(features)[:RIVALS]
         effects = ranker.effects(features[here], features[rivals])
         order = np.argsort(-np.abs(effects), kind="stable")[:limit]

@@ -155,6 +155,7 @@ def test_groups_along_k_are_as_many_products_and_read_a_and_b_once() -> None:
     assert problem.flops == 2 * 64 * 128 * 1001
     assert problem.min_bytes == 2 * (64 * 1001 + 1001 * 128 + 8 * 64 * 128) == problem.stored_bytes
     assert problem.library_call == "torch._grouped_mm" and problem.in_library
+    assert problem.family == (64, 128)
     assert problem.evenly() == GemmProblem.parse("8x64x128x126", GemmOperands.parse("bf16:crr"))
     rows = GemmProblem.parse("8x64x128x1008", GemmOperands.parse("bf16:rcr:row-groups"))
     assert (rows.depth, rows.dealt, rows.evenly()) == (1008, 64, rows)

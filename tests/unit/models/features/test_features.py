@@ -85,6 +85,17 @@ def test_groups_look_like_a_batch_of_those_that_are_filled(text: str) -> None:
     assert np.isfinite(featurize(grouped, configs, H200)).all()
 
 
+def test_groups_along_k_look_like_a_batch_with_the_mean_k() -> None:
+    grouped = GemmProblem.parse("8x512x2048x8190", GemmOperands.parse("bf16:crr:k-groups"))
+    batch = GemmProblem.parse("8x512x2048x1024", GemmOperands.parse("bf16:crr"))
+    configs = candidates(grouped, H200)
+    found, expected = (featurize(one, configs, H200) for one in (grouped, batch))
+    alone = [i for i, name in enumerate(FEATURE_NAMES) if not name.endswith("_over_least")]
+    np.testing.assert_array_equal(found[:, alone], expected[:, alone])
+    over_least = FEATURE_NAMES.index("analytic_time_over_least")
+    assert found[:, over_least].min() == 0, "the least is one of those that compete"
+
+
 def test_waves_of_groups_are_the_mean_of_what_may_be_drawn() -> None:
     """One row goes to each of 15 to 20 of 66 groups as a rule, of which each has 8 tiles."""
     grouped = GemmProblem.parse("66x24x2048x1024", GemmOperands.parse("bf16:rcr:row-groups"))

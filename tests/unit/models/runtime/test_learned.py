@@ -167,6 +167,20 @@ def test_groups_in_fp8_are_ranked_by_the_model_of_groups_which_knows_no_library_
     assert not decides_for(found.artifact.measured, operands)
 
 
+def test_groups_along_k_are_ranked_by_the_part_for_dense_products_and_never_decided(
+    small_model,
+) -> None:
+    rows, along_k = map(GemmOperands.parse, ("bf16:rcr:row-groups", "bf16:crr:k-groups"))
+    both = small_model.with_groups(replace(small_model, operands=(rows,), measured=(rows,)))
+    assert both.of(along_k) is both
+    problem = GemmProblem(512, 2048, 8192, 8, along_k)
+    configs = candidates(problem, H200)
+    ranked = LearnedHeuristic(both).rank(problem, configs)
+    assert list(ranked) == list(LearnedHeuristic(small_model).rank(problem, configs))
+    assert ranks_for(both.operands, along_k) and not decides_for(both.measured, along_k)
+    assert not LearnedHeuristic(both).first(problem, configs).deferred
+
+
 def test_groups_are_ranked_by_their_own_part_of_a_model(small_model) -> None:
     operands = GemmOperands.parse("bf16:rcr:row-groups")
     line = dict.fromkeys(OBJECTIVES, (0.2, 0.4))
