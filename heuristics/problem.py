@@ -127,10 +127,11 @@ class GemmProblem:
 
     @property
     def products(self) -> float:
-        """Products to do: all of a batch, or of groups along k; as many groups as should get rows.
+        """Products to do: all of a batch and of groups along k; of groups of rows, those with any.
 
-        Where rows go is known on the device alone. Groups are taken to share them by the flat
-        Dirichlet distribution, as `tilecast.data_collection.timing.tensors.group_ends` draws them.
+        Where rows go is known on the device alone, so these are the mean over ways to deal them by
+        the flat Dirichlet distribution, as `tilecast.data_collection.timing.tensors.group_ends`
+        does.
         """
         groups = self.batch
         by_rows = self.operands.groups == ROW_GROUPS

@@ -129,7 +129,7 @@ def _check_groups(ends: Any, groups: Any, rows: Any, any_rows: bool, sizes: Any)
     """Refuse groups that no kernel takes: threads store none."""
     _fixed("the number of groups", groups)
     # No model decides for each call.
-    _fixed("the number of rows of all groups", rows)
+    _fixed("the number of rows", rows)
     if any_rows or not ends_groups(stored(ends.get_layout()), groups, sizes):
         raise NotCovered("groups whose ends or rows no kernel takes")
 

@@ -92,7 +92,7 @@ class Request(NamedTuple):
     scales: tuple[torch.Tensor, ...] = ()
     """Those of A and B, or none."""
     offsets: torch.Tensor | None = None
-    """Where groups of rows end."""
+    """Where groups end."""
 
     @property
     def values(self) -> dict[str, torch.Tensor | float | None]:

@@ -97,7 +97,7 @@ def _proposals(
     kinds = library.NvMatmulHeuristicsBackendPropertyCallbackKind
     majors = library.NvMatmulHeuristicsMatmulLayout[layout(problem.operands)]
     query = interface.makeNvMatmulHeuristicsProblem(
-        problem.m, problem.n, problem.k, majors, problem.batch
+        problem.rows, problem.n, problem.depth, majors, problem.batch
     )
     # The library annotates the structure and takes a pointer to it.
     backend: Any = interface.createBackend(target)

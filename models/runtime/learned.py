@@ -137,7 +137,7 @@ class LearnedHeuristic:
         if deferral is None or not (problem.in_library and known):
             return FirstChoice(prediction, None, False)
         (lead,) = deferral.least_lead(deferral_features(features, scores), self.objective)
-        deferred = problem.k < SHORT_K or deferral.defers(float(lead), self.objective)
+        deferred = problem.depth < SHORT_K or deferral.defers(float(lead), self.objective)
         return FirstChoice(prediction, float(np.exp(lead)), deferred)
 
     def shortlist(self, problem: GemmProblem, candidates: Candidates) -> list[Prediction]:

@@ -118,6 +118,26 @@ def test_the_library_ranks_stock_kernels_only() -> None:
     assert len(rank(heuristic, PROBLEM, exchanged)) == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "extents", "mean"),
+    [
+        ("bf16:rcr:row-groups", "32x2048x4096x4096", "32x64x4096x4096"),
+        ("bf16:crr:k-groups", "4x4096x4096x1024", "4x4096x4096x256"),
+    ],
+)
+def test_the_library_is_asked_for_groups_as_for_a_batch_of_their_mean(
+    text: str, extents: str, mean: str
+) -> None:
+    pytest.importorskip("nvMatmulHeuristics")
+    grouped = GemmProblem.parse(extents, GemmOperands.parse(text))
+    batch = GemmProblem.parse(mean, grouped.operands.grouped(""))
+    ranking = rank(NvMatmulHeuristic(H200), grouped, candidates(grouped, H200))
+    every = candidates(batch, H200)
+    expected = [it for it in rank(NvMatmulHeuristic(H200), batch, every) if it in set(ranking)]
+    assert expected
+    assert list(ranking) == expected
+
+
 @pytest.mark.parametrize("text", ["int8:rcr>int32", "e4m3:rcr>bf16", "bf16xint8:rcr"])
 def test_the_library_proposes_nothing_of_what_it_does_not_model(text: str) -> None:
     problem = replace(PROBLEM, operands=GemmOperands.parse(text))

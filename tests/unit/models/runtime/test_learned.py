@@ -132,6 +132,17 @@ def test_a_k_that_fills_no_stage_is_left_to_the_library(small_model) -> None:
         assert heuristic.first(problem, candidates(problem, H200)).deferred == deferred
 
 
+def test_so_is_a_mean_k_of_groups(small_model) -> None:
+    operands = GemmOperands.parse("bf16:crr:k-groups")
+    never = replace(small_model.deferral, margins=dict.fromkeys(OBJECTIVES, -10.0))
+    heuristic = LearnedHeuristic(
+        replace(small_model, operands=(operands,), measured=(operands,), deferral=never)
+    )
+    for k, deferred in ((32 * 63, True), (32 * 64, False)):
+        problem = GemmProblem(1024, 1536, k, 32, operands)
+        assert heuristic.first(problem, candidates(problem, H200)).deferred == deferred
+
+
 def test_what_the_library_does_not_multiply_is_not_left_to_it(leaving_model: Path) -> None:
     operands = GemmOperands.parse("e4m3:rcr>bf16:tensor-scales")
     heuristic = load_heuristic(H200, operands, folder=leaving_model)
