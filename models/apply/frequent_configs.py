@@ -10,12 +10,14 @@ from dataclasses import replace
 from tilecast.data_collection.problems import suites
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
+from tilecast.heuristics.operands import K_GROUPS, ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
 ASKED_SUITES, ASKED_RANDOM = ("training", "llm"), 4_000
 """Whose problems are asked about: layers that people run; and so many of the suite ``random``, with
 extents of every size."""
+_OF_GROUPS = {ROW_GROUPS: "grouped", K_GROUPS: "gradients"}
+"""The suite whose problems are asked about where rows or k come in groups."""
 FIRST = 5
 """Configs a problem, as many as the hook takes unless it is told otherwise."""
 
@@ -23,10 +25,10 @@ FIRST = 5
 def common_problems(operands: GemmOperands) -> list[GemmProblem]:
     """Problems of many suites as of some operands; without those whose extents these forbid.
 
-    Those of the suite ``grouped`` where rows come in groups.
+    Of groups those of one suite.
     """
-    if operands.groups == ROW_GROUPS:
-        asked = suites.suite("grouped")
+    if operands.groups:
+        asked = suites.suite(_OF_GROUPS[operands.groups])
     else:
         asked = (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM])
     found = []

@@ -236,10 +236,14 @@ def test_problems_that_operands_forbid_are_left_out() -> None:
     assert [(p.m, p.n, p.k) for p in found] == [(p.m, p.n, p.k) for p in everything if p.m % 8 == 0]
 
 
-def test_the_problems_of_grouped_rows_have_groups() -> None:
-    grouped = GemmOperands.parse("bf16:rrr:row-groups")
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [("bf16:rrr:row-groups", "grouped", 400), ("bf16:crr:k-groups", "gradients", 60)],
+)
+def test_the_problems_of_groups_have_groups(text: str, name: str, count: int) -> None:
+    grouped = GemmOperands.parse(text)
     found = common_problems(grouped)
-    assert len(found) == len(suites.suite("grouped")) == 400
+    assert len(found) == len(suites.suite(name)) == count
     assert {problem.operands for problem in found} == {grouped}
     assert {problem.batch for problem in found} > {8, 128}
 
