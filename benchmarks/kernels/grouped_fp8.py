@@ -81,7 +81,7 @@ class GroupedRaces(Races):
         calls = {spec.config.name: call for spec, call in kernels.items()}
         library, first = library_launch(problem.operands), [c.name for c in configs[:FIRST]]
         tensors = launch_tensors(problem)
-        right, worst = library(*tensors).float(), 0.0
+        right, worst = cast("torch.Tensor", library(*tensors)).float(), 0.0
         for name, call in calls.items():
             call(*tensors)
             error = torch.linalg.norm(tensors[2].float() - right) / torch.linalg.norm(right)
