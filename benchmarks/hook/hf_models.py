@@ -23,6 +23,11 @@ class Model(NamedTuple):
     kind: str
     fields: dict[str, Any]
 
+    @property
+    def mixture(self) -> bool:
+        """Whether its layers have experts."""
+        return "experts_implementation" in self.fields
+
 
 class Case(NamedTuple):
     """One of `MODELS`; prefill, decode, encode or train; sequences, and tokens of each."""
@@ -97,8 +102,6 @@ MODELS = {
         _WHISPER | {"d_model": 1280, "num_mel_bins": 128, "vocab_size": 51866},
     ),
 }
-MIXTURES = ("Mixtral 8x7B", "Qwen3 30B A3B", "gpt-oss 20B", "DeepSeek-V3")
-"""Those whose layers have experts."""
 # In this order two or four GPUs have equal shares. One row is multiplied without a GEMM: once will
 # do.
 _ALL = (
@@ -140,7 +143,7 @@ def built(model: Model) -> Any:
     config = kind.config_class(**model.fields, use_cache=False)
     built = kind._from_config(config, dtype=torch.bfloat16).eval()
     built.loss_type = "ForCausalLM"  # GPT-2 has none and warns of it, which would break its graph
-    if "experts_implementation" in model.fields:
+    if model.mixture:
         # Smaller, they would be lost in a prompt's mean, and all tokens go to the same experts.
         torch.nn.init.normal_(built.get_input_embeddings().weight)
     return built

@@ -37,7 +37,6 @@ from compile_time import WARM_UP, first_call, warm_up
 from hf_models import (
     CASES,
     LAYERS,
-    MIXTURES,
     MODELS,
     WEIGHTS,
     Case,
@@ -124,7 +123,7 @@ def variants_of(case: Case) -> tuple[str, ...]:
     """
     if case.quantized in WEIGHTS:
         return RIVAL, BEST, FIRST
-    if case.model in MIXTURES:
+    if MODELS[case.model].mixture:
         return BASELINE, RIVAL, BEST, FIRST
     unfused = () if case.quantized else (UNFUSED,)
     eager = EAGER if case.kind != "train" and not case.quantized else ()

@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from statistics import median
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 
 from tilecast.data_collection.problems.mixtures import grouped
-from tilecast.data_collection.timing.protocol import Entrant, regimes, without_drift
+from tilecast.data_collection.timing.protocol import Entrant, regimes
 from tilecast.data_collection.timing.tensors import launch_tensors
 from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.operands import GemmOperands
@@ -28,7 +26,7 @@ from tilecast.heuristics.problem import GemmProblem
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
-from races import Call, Races
+from races import MAX_RELATIVE_ERROR, Call, Races, medians
 from runner import Row, Sweep, ratios
 from variants import Variant, competing, compiled, selection, share_ptxas
 
@@ -36,7 +34,6 @@ EAGER, RIVAL, OURS = "eager", "ATEN,TRITON", "TILECAST k=5"
 AGAIN = f"{OURS}, kernels there"
 VARIANTS = (Variant(OURS), Variant(RIVAL))
 ROUNDS = {"burst": 12, "sustained": 24}
-MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
 COUNT = 24
 WARM_UP = GemmProblem(128, 512, 384, 4, GemmOperands.parse("bf16:rcr:row-groups"))
 
@@ -78,10 +75,8 @@ class CompiledRaces(Races):
         bench = self.bench(problem, careful=False)
         times = {}
         for regime in regimes(problem):
-            # A bench compares entrants and asks the session what launches them, no more.
-            rounds = bench.time(cast("list[Entrant]", [*self.calls]), regime, ROUNDS[regime])
+            times[regime] = medians(bench, self.calls, regime, ROUNDS[regime])
             self.outputs.clear()
-            times[regime] = dict(zip(self.calls, map(median, without_drift(rounds)), strict=True))
         row = {"selected": selected, "compile_seconds": seconds, "microseconds": times}
         return [{"device": self.card, "operands": problem.operands.text, **row}]
 

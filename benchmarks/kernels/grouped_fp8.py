@@ -12,17 +12,11 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from statistics import median
-from typing import cast
-
-import torch
 
 from tilecast.data_collection.gpu import gpu_model
-from tilecast.data_collection.timing.drift import without_drift
-from tilecast.data_collection.timing.protocol import Entrant, regimes
-from tilecast.data_collection.timing.tensors import launch_tensors
+from tilecast.data_collection.timing.protocol import regimes
 from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
@@ -33,14 +27,13 @@ from tilecast.models.runtime.learned import load_heuristic
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
-from races import Races
+from races import Races, largest_error, medians
 from runner import Measure, Row, Sweep, ratios
 
 LIBRARY = "torch._scaled_grouped_mm"
 FIRST, DRAWN, MOST, FINALISTS = 5, 3, 30, 5  # configs; those drawn are of each problem
 LATER = (9, 14)  # places in the ranking that join the sample
 SCREEN_ROUNDS, ROUNDS = 2, {"burst": 10, "sustained": 12}
-MAX_RELATIVE_ERROR = 1e-2
 SUMS = {
     "fast": "e4m3:rcr>bf16:row-groups+row-scales",
     "exact": "e4m3:rcr>bf16@fp32:row-groups+row-scales",
@@ -79,29 +72,14 @@ class GroupedRaces(Races):
         configs = timed_configs(gpu_model.hardware_of(0))[problem]
         kernels = self.kernels(spec_for(config, problem) for config in configs)
         calls = {spec.config.name: call for spec, call in kernels.items()}
-        library, first = library_launch(problem.operands), [c.name for c in configs[:FIRST]]
-        tensors = launch_tensors(problem)
-        right, worst = cast("torch.Tensor", library(*tensors)).float(), 0.0
-        for name, call in calls.items():
-            call(*tensors)
-            error = torch.linalg.norm(tensors[2].float() - right) / torch.linalg.norm(right)
-            if not error.item() <= MAX_RELATIVE_ERROR:
-                raise RuntimeError(f"{name} is wrong on {problem}: {error.item():.3g} of the norm")
-            worst = max(worst, error.item())
-        del tensors, right
-        self.calls = {LIBRARY: library, **calls}
-        bench = self.bench(problem, careful=False)
-
-        def timed(names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
-            # A bench compares entrants and asks the session what launches them, no more.
-            times = bench.time(cast("list[Entrant]", names), regime, rounds)
-            return dict(zip(names, map(median, without_drift(times)), strict=True))
-
+        first, error = [config.name for config in configs[:FIRST]], largest_error(problem, calls)
+        self.calls = {LIBRARY: library_launch(problem.operands), **calls}
+        timed = partial(medians, self.bench(problem, careful=False))
         screened = timed([*self.calls], "sustained", SCREEN_ROUNDS)
         order = sorted(calls, key=screened.__getitem__)
         racing = list(dict.fromkeys((*first, *order[:FINALISTS], LIBRARY)))
         raced = {regime: timed(racing, regime, ROUNDS[regime]) for regime in regimes(problem)}
-        row = {"device": self.card, "first": first, "error": worst}
+        row = {"device": self.card, "first": first, "error": error}
         return [row | {"screened": screened, "microseconds": raced}]
 
 

@@ -19,16 +19,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from statistics import median
-from typing import cast
 
 import numpy as np
 import torch
 
 from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.problems.mixtures import grouped
-from tilecast.data_collection.timing.protocol import Entrant, regimes, without_drift
-from tilecast.data_collection.timing.tensors import launch_tensors
+from tilecast.data_collection.timing.protocol import regimes
 from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware, hardware
@@ -40,7 +37,7 @@ from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
-from races import Call, Races
+from races import Call, Races, largest_error, medians
 from runner import SHOWN_K, Measure, Row, Sweep, ratios
 
 LIBRARY = "torch._grouped_mm"
@@ -48,7 +45,6 @@ FREQUENT, DRAWN = 28, 12  # configs of the fixed sample
 RANKED = 8  # configs of the model that are timed
 SCREEN_ROUNDS, FINALISTS, EVEN = 2, 8, 4
 ROUNDS = {"burst": 8, "sustained": 12}
-MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
 COUNT = 96
 ROWS = {
     "all": (0, 2**31),
@@ -103,32 +99,26 @@ class GroupedRaces(Races):
         super().__init__()
         self.gpu = gpu
 
-    def timed(self, bench, names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
-        """Microseconds by name."""
-        # A bench compares entrants and asks the session what launches them, no more.
-        found = bench.time(cast("list[Entrant]", names), regime, rounds)
-        return dict(zip(names, map(median, without_drift(found)), strict=True))
-
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Screen and race all on one problem."""
         specs = [spec_for(c, problem) for c in timed_configs(problem, self.gpu)]
         kernels = self.kernels(specs)
         calls: dict[str, Call] = {spec.config.name: kernels[spec] for spec in specs}
-        error = self._error(problem, calls)
+        error = largest_error(problem, calls)
         self.calls = {LIBRARY: library_launch(problem.operands), **calls}
         bench = self.bench(problem, careful=False)
-        screened = self.timed(bench, [*self.calls], "sustained", SCREEN_ROUNDS)
+        screened = medians(bench, [*self.calls], "sustained", SCREEN_ROUNDS)
         order = sorted(calls, key=screened.__getitem__)
         first = [config.name for config in ranked(problem, self.gpu)[:5]]
         racing = list(dict.fromkeys((*order[:FINALISTS], *first, LIBRARY)))
         raced = {
-            regime: self.timed(bench, racing, regime, ROUNDS[regime]) for regime in regimes(problem)
+            regime: medians(bench, racing, regime, ROUNDS[regime]) for regime in regimes(problem)
         }
         ends = even_ends(problem)
         self.calls = {
             name: partial(_with_ends, self.calls[name], ends) for name in (*order[:EVEN], LIBRARY)
         }
-        even = self.timed(bench, [*self.calls], "burst", ROUNDS["burst"])
+        even = medians(bench, [*self.calls], "burst", ROUNDS["burst"])
         return [
             {
                 "device": self.card,
@@ -141,20 +131,6 @@ class GroupedRaces(Races):
                 "even": even,
             }
         ]
-
-    def _error(self, problem: GemmProblem, calls: dict[str, Call]) -> float:
-        """The largest relative difference of a kernel's result from PyTorch's."""
-        a, b, out, ends = launch_tensors(problem)
-        right = torch._grouped_mm(a, b, offs=ends).float()
-        norm, worst = torch.linalg.norm(right), 0.0
-        for name, call in calls.items():
-            out.fill_(torch.nan)
-            call(a, b, out, ends)
-            error = (torch.linalg.norm(out.float() - right) / norm).item()
-            if not error <= MAX_RELATIVE_ERROR:
-                raise RuntimeError(f"{name} is wrong on {problem}: {error:.3g} of the norm")
-            worst = max(worst, error)
-        return worst
 
 
 def _with_ends(call: Call, ends: torch.Tensor, a, b, out, _) -> None:

@@ -18,14 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
-from tilecast.data_collection.timing.drift import without_drift
-from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import first, hardware_of, shortlist
 from tilecast.inductor_hook.settings import Settings, unbenchmarked
@@ -34,7 +31,7 @@ from tilecast.kernels.spec import KernelSpec
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
-from races import Call, Races
+from races import Call, Races, medians
 from runner import Measure, Row, Sweep, ratios
 
 M = (1, 16, 64, 256, 1024, 4096)
@@ -70,10 +67,7 @@ class InvariantRaces(Races):
     def timed(self, problem: GemmProblem, calls: Mapping[str, Call]) -> dict[str, float]:
         """Microseconds by name."""
         self.calls = dict(calls)
-        bench = self.bench(problem, careful=False)
-        # A bench compares entrants and asks the session what launches them, no more.
-        rounds = bench.time(cast("list[Entrant]", [*calls]), "burst", ROUNDS)
-        return dict(zip(calls, map(median, without_drift(rounds)), strict=True))
+        return medians(self.bench(problem, careful=False), calls, "burst", ROUNDS)
 
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Race all on one problem."""

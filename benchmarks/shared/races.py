@@ -1,13 +1,18 @@
 """Calls of any kind timed side by side, as `tilecast collect` times kernels."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import cast
 
+import torch
+
 from tilecast.data_collection.timing.drift import without_drift
 from tilecast.data_collection.timing.gpu_session import GpuSession
-from tilecast.data_collection.timing.protocol import Entrant
+from tilecast.data_collection.timing.protocol import Bench, Entrant
+from tilecast.data_collection.timing.tensors import launch_tensors, poisoned
+from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.objects.cache import ObjectCache, default_root
@@ -15,6 +20,7 @@ from tilecast.kernels.spec import KernelSpec
 
 SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds
 FINALISTS = 5
+MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
 
 Call = Callable[..., object]  # takes a, b, out and what else the operands have
 
@@ -53,13 +59,33 @@ class Races(GpuSession):
         """
         self.calls = {name: call for calls in (*kinds, beside) for name, call in calls.items()}
         bench = self.bench(problem, careful=False)
-
-        def timed(names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
-            # A bench compares entrants and asks the session what launches them, no more.
-            found = bench.time(cast("list[Entrant]", names), regime, rounds)
-            return dict(zip(names, map(median, without_drift(found)), strict=True))
-
+        timed = partial(medians, bench)
         screened = timed([name for calls in kinds for name in calls], "sustained", SCREENED)
         orders = [sorted(calls, key=screened.__getitem__) for calls in kinds]
         best = [name for order in orders for name in order[:FINALISTS]]
         return {regime: timed([*best, *beside], regime, rounds) for regime, rounds in RACED.items()}
+
+
+def medians(bench: Bench, names: Iterable[str], regime: str, rounds: int) -> dict[str, float]:
+    """Microseconds by name, without what drifts in all of them together."""
+    # A bench compares entrants and asks the session what launches them, no more.
+    found = bench.time(cast("list[Entrant]", [*names]), regime, rounds)
+    return dict(zip(names, map(median, without_drift(found)), strict=True))
+
+
+def largest_error(problem: GemmProblem, calls: Mapping[str, Call], device: str = "cuda") -> float:
+    """The largest difference of a call's result from PyTorch's, by their norms.
+
+    Raises:
+        RuntimeError: it is more than `MAX_RELATIVE_ERROR`.
+    """
+    a, b, out, *extras = launch_tensors(problem, device)
+    right = cast("torch.Tensor", library_launch(problem.operands)(a, b, out, *extras)).float()
+    norm, worst = torch.linalg.norm(right), 0.0
+    for name, call in calls.items():
+        call(a, b, poisoned(out), *extras)
+        error = (torch.linalg.norm(out.float() - right) / norm).item()
+        if not error <= MAX_RELATIVE_ERROR:
+            raise RuntimeError(f"{name} is wrong on {problem}: {error:.3g} of the norm")
+        worst = max(worst, error)
+    return worst

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import compress
+from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -205,8 +206,6 @@ def _filled(times: np.ndarray, other: np.ndarray) -> np.ndarray:
     """
     both = ~np.isnan(times) & ~np.isnan(other)
     both[-1] = False
-    ratios = np.sort(times[both] / other[both])
     # numpy's median imports masked arrays: a twentieth of a second of `tilecast predict`.
-    middle = ratios[[(len(ratios) - 1) // 2, len(ratios) // 2]] if len(ratios) else np.ones(2)
-    ratio = float(middle.sum() / 2)
+    ratio = median((times[both] / other[both]).tolist()) if both.any() else 1.0
     return np.where(np.isnan(times), other * ratio, times)
