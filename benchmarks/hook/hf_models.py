@@ -126,11 +126,11 @@ _ALL = (
     *(Case("Llama 3.1 8B", "decode", rows, 1, "int8") for rows in (16, 64, 200)),
     *(Case(model, "decode", 16, 1) for model in ("Phi-3 mini", "Qwen3 8B", "Gemma 3 4B")),
     *(Case("Llama 3.1 8B", "decode", rows, 1, "fp8") for rows in (16, 64, 200)),
-    *(Case("Mixtral 8x7B", "decode", rows, 1) for rows in (16, 256)),
+    *(Case("Mixtral 8x7B", "decode", rows, 1) for rows in (1, 16, 256)),
     *(
         Case(model, *steps)
         for model in ("Qwen3 30B A3B", "gpt-oss 20B", "DeepSeek-V3")
-        for steps in (*(("decode", rows, 1) for rows in (16, 64, 256)), ("prefill", 1, 2048))
+        for steps in (*(("decode", rows, 1) for rows in (1, 16, 64, 256)), ("prefill", 1, 2048))
     ),
     *(Case(model, "train", 1, 2048) for model in ("Mixtral 8x7B", "Qwen3 30B A3B", "gpt-oss 20B")),
 )
