@@ -97,7 +97,7 @@ def test_mixtures_of_experts_are_asked_for_by_name(model: str) -> None:
     fields = [hf_models.MODELS[case.model].fields for case in cases]
     assert {one["experts_implementation"] for one in fields} == {"grouped_mm"}
     steps = {(case.kind, case.batch, case.tokens) for case in cases}
-    forward = {*(("decode", rows, 1) for rows in (16, 64, 256)), ("prefill", 1, 2048)}
+    forward = {*(("decode", rows, 1) for rows in (1, 16, 64, 256)), ("prefill", 1, 2048)}
     assert steps == forward | ({("train", 1, 2048)} if model != "DeepSeek" else set())
 
 
