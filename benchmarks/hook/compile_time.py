@@ -37,7 +37,6 @@ from variants import (
     available,
     competing,
     compiled,
-    gemm_calls,
     linear,
     selection,
     share_ptxas,
@@ -49,15 +48,6 @@ NAMES = (
     *("TILECAST k=1", "TILECAST k=3", "TILECAST k=5", f"{ALL} k=5"),
 )
 RIVALS = ("TRITON", NVGEMM, "ATEN,TRITON")
-BARS = {
-    "k=5 warm at most 0.35 of TRITON": ("TILECAST k=5", "TRITON", 0.35),
-    "k=5 cold at most TRITON": (COLD, "TRITON", 1.0),
-    "k=1 warm at most 0.1 of TRITON": ("TILECAST k=1", "TRITON", 0.1),
-    "k=5 warm at most 0.1 of NVGEMM": ("TILECAST k=5", NVGEMM, 0.1),
-    "beside both warm at most 1.05 of both": (f"{ALL} k=5", "ATEN,TRITON", 1.05),
-    "beside both cold at most 1.15 of both": (f"{ALL} cold k=5", "ATEN,TRITON", 1.15),
-}
-"""What was promised: a variant, its rival, and the most that the ratio of sums may be."""
 PROBLEMS = (
     (16, 6144, 4096), (256, 28672, 4096), (64, 4096, 14336), (4, 10240, 8192),
     (1024, 5120, 5120), (4096, 4096, 4096), (2, 4096, 4096), (2048, 8192, 28672),
@@ -68,24 +58,12 @@ NVGEMM_PROBLEMS = PROBLEMS[:3]  # it takes some ten seconds each
 WARM_UP = (128, 512, 384)
 HANG_SECONDS, STOP_SECONDS = 120.0, 10.0  # silence that ends the run; what ending may take
 
-Extents = tuple[int, int, int]
-
 
 class Job(NamedTuple):
-    """What is compiled as one graph: GEMMs of some m, n, k; and the variants that compile it."""
+    """A GEMM of some m, n, k, and the variants that compile it."""
 
-    name: str
-    extents: Sequence[Extents]
+    extents: tuple[int, int, int]
     variants: list[str]
-
-
-def jobs(names: Sequence[str]) -> list[Job]:
-    """Every GEMM."""
-    found = []
-    for extents in PROBLEMS:
-        wanted = [name for name in names if name != NVGEMM or extents in NVGEMM_PROBLEMS]
-        found.append(Job("x".join(map(str, extents)), [extents], wanted))
-    return found
 
 
 def turn(names: Sequence[str], number: int) -> list[str]:
@@ -118,7 +96,7 @@ def measuring() -> Iterator[Measure]:
         rows = []
         for name in turn([name for name in job.variants if name in pools], next(numbers)):
             try:
-                call = pools[name].submit(compile_job, job.extents, variants[name])
+                call = pools[name].submit(compile_job, job, variants[name])
                 answer = call.result(HANG_SECONDS)
             except BrokenProcessPool:
                 answer = {"error": "its process died"}
@@ -144,46 +122,36 @@ def warm_up() -> None:
     """Do what every process does once, whatever it compiles."""
     from torch._inductor.async_compile import AsyncCompile
 
-    first_call([WARM_UP], Variant("ATEN"))
+    first_call(WARM_UP, Variant("ATEN"))
     AsyncCompile.wait_pool_ready()
 
 
-def compile_job(extents: Sequence[Extents], variant: Variant) -> Row:
+def compile_job(job: Job, variant: Variant) -> Row:
     """`first_call`, or its error: a backend that cannot is a result, too."""
     try:
-        return first_call(extents, variant)
+        return first_call(job.extents, variant)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def products(*operands: torch.Tensor) -> list[torch.Tensor]:
-    """Multiply each two by `linear`."""
-    return [linear(*pair) for pair in zip(operands[::2], operands[1::2], strict=True)]
-
-
-def first_call(extents: Sequence[Extents], variant: Variant) -> Row:
-    """Seconds until the first result of some GEMMs, and what was selected."""
+def first_call(extents: tuple[int, int, int], variant: Variant) -> Row:
+    """Seconds until the first result of a GEMM, and what was selected."""
     from torch._inductor.utils import fresh_cache
 
     torch._dynamo.reset()
-    arguments = [
-        torch.randn(rows, k, dtype=torch.bfloat16, device="cuda")
-        for m, n, k in extents
-        for rows in (m, n)
-    ]
+    m, n, k = extents
+    x, w = (torch.randn(rows, k, dtype=torch.bfloat16, device="cuda") for rows in (m, n))
     with fresh_cache(), torch.no_grad(), competing(variant) as sources:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        compiled(products, variant)(*arguments)
+        compiled(linear, variant)(x, w)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-    code = "\n".join(sources)
-    selected = selection(code) if len(extents) == 1 else dict(gemm_calls(code))
-    return {"seconds": seconds, "selected": selected}
+    return {"seconds": seconds, "selected": selection("\n".join(sources))}
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Sums, medians, ratios and bars."""
+    """Sums, medians and ratios."""
     gemms: dict[str, dict[str, float]] = {name: {} for name in NAMES}
     done = [row for row in rows if "seconds" in row]
     first = {row["variant"]: row["seconds"] for row in done if row["first"]}
@@ -201,12 +169,7 @@ def figures(rows: Sequence[Row]) -> Row:
                 "to": {rival: ratio_of_sums(seconds, gemms[rival]) for rival in common},
             }
     failed = [f"{row['variant']} {row['job']}: {row['error']}" for row in rows if "error" in row]
-    bars = {
-        promise: compared[ours]["to"][rival] <= limit
-        for promise, (ours, rival, limit) in BARS.items()
-        if rival in compared.get(ours, {}).get("to", {})
-    }
-    return {"gemm": compared, "failed": failed, "bars": bars}
+    return {"gemm": compared, "failed": failed}
 
 
 def ratio_of_sums(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float | None:
@@ -222,7 +185,13 @@ def ratio_of_sums(ours: Mapping[str, float], theirs: Mapping[str, float]) -> flo
 
 
 SETTINGS = {"warm_up": WARM_UP, "shipped_kernels": len(shipped_keys())}
-SWEEP = Sweep("job", {job.name: job for job in jobs(NAMES)}, measuring, figures, 40.0, SETTINGS)
+JOBS = {
+    "x".join(map(str, extents)): Job(
+        extents, [name for name in NAMES if name != NVGEMM or extents in NVGEMM_PROBLEMS]
+    )
+    for extents in PROBLEMS
+}
+SWEEP = Sweep("job", JOBS, measuring, figures, 40.0, SETTINGS)
 
 if __name__ == "__main__":
     SWEEP.main(__file__, __doc__)

@@ -110,12 +110,6 @@ def main() -> None:
         figures["train_seconds"] = train_seconds(folder := Path(name))
         of_one_operand(part := folder / "part.parquet")
         figures["train_one_operand_seconds"] = train_seconds(folder, "--data", str(part))
-    ranking, importing = figures["warm"]["rank_milliseconds"], figures["cold"]["import_heuristics"]
-    figures["bars"] = {
-        "rank_within_1.5_ms": ranking["median"] <= 1.5,
-        "import_heuristics_within_0.15_s": importing["median"] <= 0.15,
-        "train_one_operand_within_180_s": figures["train_one_operand_seconds"] <= 180,
-    }
     settings = {"problems": PROBLEMS, "rounds": ROUNDS, "repeats": REPEATS, "jobs": JOBS}
     runner.write(options, settings, figures)
 

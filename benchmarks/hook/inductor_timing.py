@@ -4,11 +4,9 @@
 cuBLAS are timed carefully, in interleaved rounds, with the card idle in between and with the card
 at work; and one choice after another, cuBLAS first, several times over: as Inductor's
 autotuner does, and in CUDA graphs as the hook has it do, on a quiet host and on one whose every
-core is busy. Where the model's first choice is right and Inductor's benchmark picks another, it was
-overturned.
+core is busy.
 """
 
-import math
 import os
 import statistics
 import subprocess
@@ -46,9 +44,6 @@ FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
 K, REPEATS, ROUNDS = 5, 5, 24  # shortlist; of Inductor's benchmark; of the careful timing
 REST_SECONDS = 0.1  # for the card, before choices are benchmarked
 SLOWER = 0.01  # than cuBLAS, that is
-RIGHT = 0.003  # a first choice this close to the best of the shortlist is right
-BANDS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, math.inf)
-"""Tie bands that are tried: within one, the model's order decides; the last is the model alone."""
 
 
 def built(problem: GemmProblem, configs: Sequence[KernelConfig]) -> GpuSession:
@@ -170,12 +165,6 @@ def busy_host() -> Iterator[None]:
             process.wait()
 
 
-def pick(times: Sequence[float], band: float) -> int:
-    """The first, in the model's order, whose time is within ``band`` of the least."""
-    limit = min(times) * (1 + band)
-    return next(index for index, time in enumerate(times) if time <= limit)
-
-
 def figures(rows: Sequence[Row]) -> Row:
     """What the rows say of every way that all of them have."""
     ways = [way + host for host, way in product(("", BUSY), WAYS)]
@@ -183,10 +172,8 @@ def figures(rows: Sequence[Row]) -> Row:
 
 
 def of_way(rows: Sequence[Row], way: str) -> Row:
-    """What is overturned, and what is lost with and without cuBLAS."""
+    """How a way repeats, and what is lost by its picks."""
     return {
-        "overturned": overturned(rows, way),
-        "regret_by_tie_band": {f"{band:g}": regret(rows, band, way) for band in BANDS},
         "repeatability": repeatability(row[way] for row in rows),
         **with_library(rows, way),
     }
@@ -213,7 +200,7 @@ def with_library(rows: Sequence[Row], way: str) -> Row:
         lost, beside = [], []
         for row, runs in zip(rows, repeats, strict=True):
             careful = [row["library"][name], *row[name]]
-            picked = [careful[pick(times, 0)] for times in runs]
+            picked = [careful[times.index(min(times))] for times in runs]
             lost += [time / min(careful) for time in picked]
             beside += [time / careful[0] for time in picked]
         shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95, most=1.0)}
@@ -223,31 +210,8 @@ def with_library(rows: Sequence[Row], way: str) -> Row:
     return found
 
 
-def overturned(rows: Sequence[Row], way: str) -> Row:
-    """How often a right first choice loses in a benchmark of this kind, and what that costs."""
-    right = [row for row in rows if row["careful"][0] <= min(row["careful"]) * (1 + RIGHT)]
-    picks = [(row["careful"], pick(times, 0)) for row in right for times in row[way]]
-    lost = [careful[index] / careful[0] - 1 for careful, index in picks if index]
-    return {
-        "problems": len(rows),
-        "right_first_choices": len(right),
-        "benchmarks_of_them": len(picks),
-        "overturned_share": len(lost) / max(len(picks), 1),
-        "mean_loss_when_overturned": statistics.mean(lost) if lost else 0.0,
-        "greatest_loss": max(lost, default=0.0),
-    }
-
-
-def regret(rows: Sequence[Row], band: float, way: str) -> Row:
-    """What is lost with a tie band against the best of the shortlist."""
-    runs = [(row["careful"], times) for row in rows for times in row[way]]
-    lost = [careful[pick(times, band)] / min(careful) for careful, times in runs]
-    shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95)}
-    return {name: share - 1 for name, share in shares.items()}
-
-
 PROBLEMS = {str(p): p for p in (GemmProblem(m, n, k) for n, k in FAMILIES for m in M)}
-SETTINGS = {"k": K, "repeats": REPEATS, "rounds": ROUNDS, "right": RIGHT}
+SETTINGS = {"k": K, "repeats": REPEATS, "rounds": ROUNDS}
 SWEEP = Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 6.0, SETTINGS)
 
 if __name__ == "__main__":

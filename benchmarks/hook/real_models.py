@@ -79,7 +79,7 @@ def measuring() -> Iterator[Measure]:
     """
     share_ptxas()
     warm_up()
-    first_call([WARM_UP], OURS)
+    first_call(WARM_UP, OURS)
     yield measure
 
 

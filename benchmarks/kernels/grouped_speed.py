@@ -1,4 +1,4 @@
-"""How fast are grouped products of mixtures of experts, and which configs should be tried for them?
+"""How fast are grouped products of mixtures of experts?
 
 ``python benchmarks/kernels/grouped_speed.py`` on one GPU. On layers of `mixtures.grouped`, which
 are in no order, so that a run that is cut short stands for all: a fixed sample of configs, the
@@ -178,8 +178,6 @@ def figures(rows: Sequence[Row]) -> Row:
         here["burst, even"] = over_best([row["even"] for row in part])
         regret = np.mean([lost(row) for row in part], axis=0)
         here["regret"] = {str(k): round(float(r), 4) for k, r in zip(SHOWN_K, regret, strict=True)}
-    if rows:
-        found["fixed lists"] = fixed_lists(rows)
     return found
 
 
@@ -192,25 +190,6 @@ def over_best(times: Sequence[dict[str, float]]) -> Row:
 def rows_of(row: Row) -> int:
     """The m of a row's problem, in front of n and k."""
     return int(row["problem"].split()[0].split("x")[-3])
-
-
-def fixed_lists(rows: Sequence[Row]) -> Row:
-    """The configs that together lose least of the screen's best, one added at a time."""
-    names = sorted({name for row in rows for name in row["screened"]} - {LIBRARY})
-    losses = np.full((len(rows), len(names)), np.inf)
-    for i, row in enumerate(rows):
-        own = {name: time for name, time in row["screened"].items() if name != LIBRARY}
-        for name, time in own.items():
-            losses[i, names.index(name)] = time / min(own.values()) - 1
-    taken: list[int] = []
-    lost: list[float] = []
-    for _ in range(min(8, len(names))):
-        # 1 stands for a config that is no candidate of the problem.
-        having = losses[:, taken].min(1, initial=1.0)
-        mean = np.minimum(losses, having[:, None]).mean(0)
-        taken.append(int(mean.argmin()))
-        lost.append(round(float(mean.min()), 4))
-    return {"configs": [names[i] for i in taken], "mean regret with each added": lost}
 
 
 PROBLEMS = {f"{problem} {problem.operands.layout}": problem for problem in grouped()[:COUNT]}

@@ -50,23 +50,6 @@ VARIANTS = tuple(map(Variant, ("ATEN,TRITON", "TRITON", *OURS, NVGEMM)))
 CUBLAS = "cuBLAS"  # `torch.mm`, as eager PyTorch calls it
 RIVALS = (CUBLAS, "TRITON", NVGEMM, "ATEN,TRITON")
 COMPARED = (*product(OURS, RIVALS), ("TRITON", CUBLAS), ("ATEN,TRITON", CUBLAS))
-SELECTED = OURS[0]
-MOST = {"burst": 0.95, "sustained": 0.99}
-BARS: dict[str, tuple[str, str, Callable[[Row, str], bool]]] = {
-    "selected at most 0.95x of cuBLAS in burst, 0.99x sustained":
-        (SELECTED, CUBLAS, lambda it, regime: it["geomean"] <= MOST[regime]),
-    "selected never above 1.03x of cuBLAS":
-        (SELECTED, CUBLAS, lambda it, regime: it["worst"] <= 1.03),
-    "added to ATEN,TRITON never slower beyond noise":
-        (SELECTED, "ATEN,TRITON", lambda it, regime: it["slower_beyond_noise"] == 0),
-    "k=5 level with or faster than TRITON on 90%":
-        ("TILECAST k=5", "TRITON", lambda it, regime: it["faster"] + it["level"] >= 0.9),
-    "k=5 at least 5% faster than NVGEMM in geometric mean":
-        ("TILECAST k=5", NVGEMM, lambda it, regime: it["geomean"] <= 1 / 1.05),
-    "k=5 never more than 3% slower than NVGEMM":
-        ("TILECAST k=5", NVGEMM, lambda it, regime: it["worst"] <= 1.03),
-}  # fmt: skip
-"""What was promised: a variant, its rival, and what must hold of their `comparison` in a regime."""
 SUSTAINED_FROM_M = 256  # with fewer rows, problems stay below the power limit
 ROUNDS = {"burst": 12, "sustained": 24}
 BATCHES = 2  # times that everything is timed, each with its own graphs
@@ -145,7 +128,7 @@ def regimes(problem: GemmProblem) -> tuple[str, ...]:
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Comparisons and bars for each group of problems and every power regime."""
+    """Comparisons for each group of problems and every power regime."""
     failed = [
         f"{row['problem']} {name}: {error}"
         for row in rows
@@ -156,12 +139,8 @@ def figures(rows: Sequence[Row]) -> Row:
     for group, problems in GROUPS.items():
         names = {*map(str, problems)}
         if own := [row for row in rows if row["problem"] in names]:
-            part = compared(own)
-            groups[group] = {
-                "problems": len({row["problem"] for row in own}),
-                "compared": part,
-                "bars": bars(part),
-            }
+            problems = len({row["problem"] for row in own})
+            groups[group] = {"problems": problems, "compared": compared(own)}
     return {"failed": failed, "groups": groups}
 
 
@@ -213,24 +192,11 @@ def comparison(pairs: Mapping[str, Sequence[float]], alike: Collection[str] = ()
         "geomean": geometric_mean(levels.values()),
         "faster": float((level < 1 - LEVEL).mean()),
         "level": float((abs(level - 1) <= LEVEL).mean()),
-        "faster_by_3_percent": float((level <= 0.97).mean()),
         "worst": levels[worst],
         "worst_problem": worst,
         "noise": noise,
         "same_kernel": len(alike),
         "slower_beyond_noise": sum(slower),
-    }
-
-
-def bars(compared: Mapping[str, Row]) -> dict[str, dict[str, bool]]:
-    """Whether `BARS` hold, by regime, given each `comparison` by regime, variant and rival."""
-    return {
-        promise: {
-            regime: holds(part[ours][theirs], regime)
-            for regime, part in compared.items()
-            if theirs in part.get(ours, {})
-        }
-        for promise, (ours, theirs, holds) in BARS.items()
     }
 
 

@@ -3,13 +3,11 @@
 ``python benchmarks/kernels/llama_shapes.py int8 --gpus 4``, or ``bf16``, ``fp8``, ``mixed``; all
 without. The benchmark of pytorch#119685, whose shapes are the suite ``int8_issue``: under
 max-autotune ``mm``, ``_int_mm``, ``_scaled_mm`` with scales by row and fast accumulation, and
-``mm(a, b.to(a.dtype))`` with an int8 weight. First all backends compete: ``inductor`` is what its
-own benchmark says of each, the best and how many ran; what is neither ATen's nor tilecast's counts
-as Triton's. It times products alone, for ``mixed`` without the conversion where that is a kernel of
-its own, as it is not with tilecast's. Then each backend compiles for itself, with these timings;
-the functions race as `tilecast collect` times kernels: CUDA graphs over several operand sets, from
-a clean L2, rounds interleaved, with idle gaps and under load. A backend that cannot is missing,
-such as ATen where ``_int_mm`` wants more than 16 rows.
+``mm(a, b.to(a.dtype))`` with an int8 weight. First all backends compete. Then each
+compiles for itself, with the timings of Inductor's benchmark of all; the functions race as
+`tilecast collect` times kernels: CUDA graphs over several operand sets, from a clean L2, rounds
+interleaved, with idle gaps and under load. A backend that cannot is missing, such as ATen where
+``_int_mm`` wants more than 16 rows.
 """
 
 # These operators of torch are not exported.
@@ -18,8 +16,8 @@ such as ATen where ``_int_mm`` wants more than 16 rows.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -108,55 +106,21 @@ class ShapeRaces(Races):
         arguments, right = (a, b, *shaped(scales)), reference(problem, inputs)
         calls, rows = {}, {}
         with fresh_cache():
-            with inductor_timings() as timings:
-                together, _ = attempt(kind.function, TOGETHER, arguments, right)
+            together, _ = attempt(kind.function, TOGETHER, arguments, right)
             for backend, variant in ALONE.items():
                 rows[backend], call = attempt(kind.function, variant, arguments, right)
                 # Where a backend offers nothing, Inductor falls back to ATen.
                 if call and rows[backend]["selected"].startswith(backend.lower()):
                     calls[backend] = call
-        inductor = {
-            backend: {"choices": len(times), "microseconds": min(times)}
-            for backend, times in timings.items()
-        }
         times = self.race(problem, [calls], {}) if calls else {}
         self.outputs.clear()
         facts = {"device": self.card, "together": together, "alone": rows}
-        return [{**facts, "inductor": inductor, "microseconds": times}]
+        return [{**facts, "microseconds": times}]
 
 
 def shaped(scales: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Scales of A's rows as a column, and of B's columns as a row."""
     return [scale[:, None] if place == 0 else scale[None] for place, scale in enumerate(scales)]
-
-
-@contextmanager
-def inductor_timings() -> Iterator[dict[str, list[float]]]:
-    """Inside, the microseconds that Inductor measures, by the backend of the choice."""
-    from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
-
-    from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller
-    from tilecast.inductor_hook.timing.stand_in import StandIn
-
-    backends = {ExternKernelCaller: "ATEN", TilecastCaller: "TILECAST"}
-    found: dict[str, list[float]] = {}
-
-    def note(timings: dict[Any, float], *rest: Any) -> None:
-        measured: dict[str, list[float]] = {}
-        for choice, milliseconds in timings.items():
-            # What the hook compares a fused choice with was noted before, by backend.
-            if milliseconds < FAILED_MS and not isinstance(choice, StandIn):
-                backend = backends.get(type(choice), "TRITON")
-                measured.setdefault(backend, []).append(1e3 * milliseconds)
-        found.update(measured)  # of the one product, should it be timed twice
-
-    # Before the hook, which takes away tilecast choices that only seem faster.
-    functions = get_algorithm_selector_cache().feedback_saver_fns
-    functions.insert(0, note)
-    try:
-        yield found
-    finally:
-        functions.remove(note)
 
 
 def attempt(
@@ -182,23 +146,14 @@ def attempt(
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Of each kind and m means over the shapes, where a backend has all of them.
-
-    And of each kind, under ``beside``, tilecast beside the better of the others.
-    """
-    groups: dict[str, list[Row]] = {}
+    """Of each kind tilecast beside the better of the others."""
     kinds: dict[str, list[Row]] = {}
     for row in rows:
-        kind, extents = row["problem"].split()
-        groups.setdefault(f"{kind} {extents.split('x')[0]}", []).append(row)
-        kinds.setdefault(kind, []).append(row)
-    return {
-        "means": {name: _group(group) for name, group in groups.items()},
-        "beside": {
-            kind: {regime: _beside(found, regime) for regime in RACED}
-            for kind, found in kinds.items()
-        },
+        kinds.setdefault(row["problem"].split()[0], []).append(row)
+    beside = {
+        kind: {regime: _beside(found, regime) for regime in RACED} for kind, found in kinds.items()
     }
+    return {"beside": beside}
 
 
 def _beside(rows: Sequence[Row], regime: str) -> Row:
@@ -214,25 +169,6 @@ def _beside(rows: Sequence[Row], regime: str) -> Row:
     if speeds:
         facts |= {"speed": statistics.geometric_mean(speeds), "least": min(speeds)}
     return facts
-
-
-def _group(rows: Sequence[Row]) -> Row:
-    def means(found: Sequence[Row]) -> Row:
-        """By backend, of the values by backend of all rows."""
-        whole = [backend for backend in ALONE if all(backend in values for values in found)]
-        return {b: statistics.geometric_mean(values[b] for values in found) for b in whole}
-
-    def inductor(figure: str) -> list[Row]:
-        return [{b: timed[figure] for b, timed in row["inductor"].items()} for row in rows]
-
-    return {
-        "problems": len(rows),
-        "choices": means(inductor("choices")),
-        "inductor": means(inductor("microseconds")),
-        **{
-            regime: means([row["microseconds"].get(regime, {}) for row in rows]) for regime in RACED
-        },
-    }
 
 
 ITEMS = {

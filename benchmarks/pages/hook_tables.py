@@ -193,8 +193,6 @@ def grouped(figures: Figures) -> str:
     regimes = {"burst": "burst", "sustained": "sustained", "rows spread evenly": "burst, even"}
     rows = []
     for name, found in newest(figures["grouped_speed"]).items():
-        if name == "fixed lists":
-            continue
         speeds = [found.get(regime, {}) for regime in regimes.values()]
         shown = [f"{s['geomean']:.2f}x, {s['least']:.2f}x" if s else "" for s in speeds]
         regret = " / ".join(percent(found["regret"][str(k)]) for k in SHOWN_K)
