@@ -9,8 +9,8 @@ the median over turns of one time over the other.
 
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ from tilecast.inductor_hook.eager import decide_again
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from hf_models import MODELS, built
-from runner import Measure, Row, Sweep, quantiles
+from runner import Row, Sweep, quantiles
 from steps import seconds
 from variants import Variant, competing
 
@@ -48,12 +48,6 @@ CASES = {
         Case("Qwen2.5 7B", 64, 128),
     )
 }
-
-
-@contextmanager
-def measuring() -> Iterator[Measure]:
-    """Nothing has to be made ready."""
-    yield measure
 
 
 def measure(case: Case) -> list[Row]:
@@ -105,7 +99,7 @@ def figures(rows: Sequence[Row]) -> Row:
 
 
 SETTINGS = {"new_tokens": NEW_TOKENS, "turns": TURNS}
-SWEEP = Sweep("case", CASES, measuring, figures, 40.0, SETTINGS)
+SWEEP = Sweep("case", CASES, lambda: nullcontext(measure), figures, 40.0, SETTINGS)
 
 if __name__ == "__main__":
     SWEEP.main(__file__, __doc__)

@@ -15,7 +15,7 @@ Attention is PyTorch's ``scaled_dot_product_attention``, which splits no keys of
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ from tilecast.inductor_hook import eager, installed
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from hf_models import MODELS, built
-from runner import Measure, Row, Sweep
+from runner import Row, Sweep
 from steps import timed
 from variants import share_ptxas
 
@@ -38,12 +38,6 @@ BATCH, SOME, TOKENS, NEW = 64, 7, 64, 8
 NAMES = ("Llama 3.1 8B", "Qwen3 8B")
 STOCK, USUAL, OURS = "stock", "usual", "invariant"
 COMPILING, CHOICES, TURNS = "compiling", 5, 4
-
-
-@contextmanager
-def measuring() -> Iterator[Measure]:
-    """Nothing has to be made ready."""
-    yield measure
 
 
 def measure(item: tuple[str, str]) -> list[Row]:
@@ -200,7 +194,7 @@ def figures(rows: Sequence[Row]) -> Row:
 
 CASES = {f"{name} {way}": (name, way) for name in NAMES for way in (*READERS, COMPILING)}
 SETTINGS = {"batch": BATCH, "some": SOME, "tokens": TOKENS, "generated": NEW, "turns": TURNS}
-SWEEP = Sweep("case", CASES, measuring, figures, 30.0, SETTINGS)
+SWEEP = Sweep("case", CASES, lambda: nullcontext(measure), figures, 30.0, SETTINGS)
 
 if __name__ == "__main__":
     SWEEP.main(__file__, __doc__)

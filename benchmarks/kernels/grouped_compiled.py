@@ -9,8 +9,7 @@ spread at random. Inductor tunes Triton's kernels with rows that are spread even
 """
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from tilecast.data_collection.problems.mixtures import grouped
-from tilecast.data_collection.timing.protocol import Entrant, regimes
+from tilecast.data_collection.timing.protocol import regimes
 from tilecast.data_collection.timing.tensors import launch_tensors
 from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.operands import GemmOperands
@@ -26,9 +25,10 @@ from tilecast.heuristics.problem import GemmProblem
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
-from races import MAX_RELATIVE_ERROR, Call, Races, medians
+from compiled_races import CompiledRaces, attempt, with_weight
+from races import Call
 from runner import Row, Sweep, ratios
-from variants import Variant, competing, compiled, selection, share_ptxas
+from variants import Variant
 
 EAGER, RIVAL, OURS = "eager", "ATEN,TRITON", "TILECAST k=5"
 AGAIN = f"{OURS}, kernels there"
@@ -43,21 +43,13 @@ def experts(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.
     return F.grouped_mm(x, weight.mT, offs=ends)
 
 
-class CompiledRaces(Races):
-    """Times what variants selected, each call with an output of its own."""
+class LayerRaces(CompiledRaces):
+    """Times what variants selected."""
 
     def __init__(self):
         """Bind the first device that is visible, and have Inductor compile something else."""
-        share_ptxas()
         super().__init__()
-        self.outputs: list[object] = []
         self.compile(WARM_UP, Variant("ATEN"))
-
-    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Call:
-        """What makes the call of a name."""
-        call = super().launcher(entrant, problem)
-        # Kept until the graphs are gone, so that each launch writes to memory of its own.
-        return lambda *tensors: self.outputs.append(call(*tensors))
 
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Compile a problem with each variant, check what was selected, and time it."""
@@ -69,14 +61,10 @@ class CompiledRaces(Races):
         selected, seconds = {}, {}
         for variant in VARIANTS:
             name = variant.name
-            call, selected[name], seconds[name] = self.compile(problem, variant)
-            self.calls[name] = _with_weight(call)
+            self.calls[name], selected[name], seconds[name] = self.compile(problem, variant)
         seconds = {**seconds, OURS: cold, AGAIN: seconds[OURS]}
         bench = self.bench(problem, careful=False)
-        times = {}
-        for regime in regimes(problem):
-            times[regime] = medians(bench, self.calls, regime, ROUNDS[regime])
-            self.outputs.clear()
+        times = {regime: self.timed(bench, regime, ROUNDS[regime]) for regime in regimes(problem)}
         row = {"selected": selected, "compile_seconds": seconds, "microseconds": times}
         return [{"device": self.card, "operands": problem.operands.text, **row}]
 
@@ -89,20 +77,11 @@ class CompiledRaces(Races):
         from torch._inductor.utils import fresh_cache
 
         a, b, _, ends = launch_tensors(problem)
-        right = experts(a, b.mT, ends).float()
-        norm = torch.linalg.norm(right).item()
-        start = time.perf_counter()
-        with fresh_cache(), competing(variant) as sources:
-            call = compiled(experts, variant)
-            error = torch.linalg.norm(call(a, b.mT, ends).float() - right).item()
-        seconds = time.perf_counter() - start
-        if not error <= MAX_RELATIVE_ERROR * norm:
-            raise RuntimeError(f"{variant.name} is wrong on {problem}")
-        return call, selection("\n".join(sources)), seconds
-
-
-def _with_weight(call: Callable[..., object]) -> Call:
-    return lambda a, b, out, ends: call(a, b.mT, ends)
+        with fresh_cache():
+            row, call = attempt(experts, variant, (a, b.mT, ends), experts(a, b.mT, ends).float())
+        if not call:
+            raise RuntimeError(f"{variant.name} is wrong on {problem}: {row}")
+        return with_weight(call), row["selected"], row["compile_seconds"]
 
 
 def figures(rows: Sequence[Row]) -> Row:
@@ -129,7 +108,7 @@ PROBLEMS = {f"{problem} {problem.operands.layout}": problem for problem in group
 SWEEP = Sweep(
     "problem",
     PROBLEMS,
-    lambda: nullcontext(CompiledRaces().measure),
+    lambda: nullcontext(LayerRaces().measure),
     figures,
     25.0,
     {"rounds": ROUNDS},

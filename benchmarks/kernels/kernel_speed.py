@@ -11,37 +11,25 @@ outputs are what each call allocates, since that is what compiled code does.
 
 import math
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from statistics import geometric_mean, median
-from typing import cast
+from statistics import geometric_mean
 
 import numpy as np
 import torch
 
-from tilecast.data_collection.timing.drift import without_drift
-from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.data_collection.timing.tensors import random_inputs
 from tilecast.heuristics.problem import GemmProblem
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
+from compiled_races import CompiledRaces, attempt, with_weight
 from held_out_problems import PROBLEMS, RANDOM
-from races import Races
+from races import MAX_RELATIVE_ERROR
 from runner import Row, Sweep
-from variants import (
-    NVGEMM,
-    Variant,
-    available,
-    competing,
-    compiled,
-    linear,
-    selection,
-    share_ptxas,
-)
+from variants import NVGEMM, Variant, available, linear
 
 # In this order, because Inductor takes timings from its cache where that has all choices. So TRITON
 # and TILECAST alone select from what was timed when they competed with the others, side by side.
@@ -54,30 +42,17 @@ SUSTAINED_FROM_M = 256  # with fewer rows, problems stay below the power limit
 ROUNDS = {"burst": 12, "sustained": 24}
 BATCHES = 2  # times that everything is timed, each with its own graphs
 LEVEL = 0.01  # within this of each other
-MAX_RELATIVE_ERROR = 1e-2  # of ||out - reference|| / ||reference||
 
 
-class SelectionSession(Races):
-    """Times what variants selected, each call with an output of its own."""
-
-    def __init__(self):
-        """Bind the first device that is visible."""
-        share_ptxas()
-        super().__init__()
-        self.outputs: list[object] = []
-
-    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
-        """What makes the call of a name."""
-        call = super().launcher(entrant, problem)
-        # Kept until the graphs are gone, so that each launch writes to memory of its own.
-        return lambda a, b, out: self.outputs.append(call(a, b.mT))
+class SelectionRaces(CompiledRaces):
+    """Times what variants selected."""
 
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Compile a problem with each variant, check what was selected, and time it by batch."""
         from torch._inductor.utils import fresh_cache
 
         torch._dynamo.reset()
-        self.calls = {CUBLAS: lambda x, w: torch.mm(x, w.t())}
+        self.calls = {CUBLAS: lambda a, b, out: torch.mm(a, b)}
         with fresh_cache():
             facts = self._compile_all(problem)
             return [{"device": self.card, **facts, "microseconds": self._time_all(problem)}]
@@ -85,40 +60,23 @@ class SelectionSession(Races):
     def _compile_all(self, problem: GemmProblem) -> Row:
         """Errors are relative, or say why there is no kernel; what is right joins the calls."""
         a, b = random_inputs(problem)
-        x, w = a, b.mT
-        reference = a.float() @ b.float()
-        selected, errors, seconds = {}, {}, {}
+        right = a.float() @ b.float()
+        found: dict[str, Row] = {"selected": {}, "error": {}, "compile_seconds": {}}
         for variant in available(VARIANTS):
-            start = time.perf_counter()
-            # What one backend cannot compile is a result; the others go on.
-            try:
-                with competing(variant) as sources:
-                    call = compiled(linear, variant)
-                    call(x, w)
-                    torch.cuda.synchronize()
-                seconds[variant.name] = time.perf_counter() - start
-                selected[variant.name] = selection("\n".join(sources))
-                # Freed at once, so that the call most likely gets this memory for its output: what
-                # it leaves unwritten is then no number.
-                torch.full_like(reference, math.nan, dtype=x.dtype)
-                difference = torch.linalg.norm(call(x, w).float() - reference)
-                errors[variant.name] = error = (difference / torch.linalg.norm(reference)).item()
-                if error <= MAX_RELATIVE_ERROR:
-                    self.calls[variant.name] = call
-            except Exception as failure:
-                errors[variant.name] = f"{type(failure).__name__}: {failure}"[:300]
-        return {"selected": selected, "error": errors, "compile_seconds": seconds}
+            row, call = attempt(linear, variant, (a, b.mT), right)
+            row.setdefault("error", row.pop("failed", None))
+            for what, value in row.items():
+                found[what][variant.name] = value
+            if call:
+                self.calls[variant.name] = with_weight(call)
+        return found
 
     def _time_all(self, problem: GemmProblem) -> dict[str, dict[str, list[float]]]:
-        names = list(self.calls)
         bench = self.bench(problem, careful=False)
-        times = {regime: {name: [] for name in names} for regime in regimes(problem)}
+        times = {regime: {name: [] for name in self.calls} for regime in regimes(problem)}
         for regime, _ in product(times, range(BATCHES)):
-            # A bench compares entrants and asks the session what launches them, no more.
-            rounds = bench.time(cast("list[Entrant]", names), regime, ROUNDS[regime])
-            self.outputs.clear()
-            for name, row in zip(names, without_drift(rounds), strict=True):
-                times[regime][name].append(median(row))
+            for name, time in self.timed(bench, regime, ROUNDS[regime]).items():
+                times[regime][name].append(time)
         return times
 
 
@@ -204,7 +162,7 @@ SETTINGS = {"rounds": ROUNDS, "batches": BATCHES, "sustained_from_m": SUSTAINED_
 GROUPS = {"layers": PROBLEMS, "random": RANDOM}
 ITEMS = {str(problem): problem for problems in GROUPS.values() for problem in problems}
 SWEEP = Sweep(
-    "problem", ITEMS, lambda: nullcontext(SelectionSession().measure), figures, 30.0, SETTINGS
+    "problem", ITEMS, lambda: nullcontext(SelectionRaces().measure), figures, 30.0, SETTINGS
 )
 
 if __name__ == "__main__":

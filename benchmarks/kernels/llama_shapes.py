@@ -15,7 +15,6 @@ interleaved, with idle gaps and under load. A backend that cannot is missing, su
 
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,16 +25,16 @@ from typing import Any, NamedTuple
 import torch
 
 from tilecast.data_collection.problems.suites import suite
-from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.data_collection.timing.tensors import random_inputs, reference
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
-from races import RACED, Races
+from compiled_races import CompiledRaces, attempt
+from races import RACED, Call
 from runner import Row, Sweep
-from variants import Variant, competing, compiled, selection
+from variants import Variant
 
 K = 5
 TOGETHER = Variant(f"ATEN,TRITON,TILECAST k={K}")
@@ -44,7 +43,6 @@ ALONE = {
     "TRITON": Variant("TRITON"),
     "TILECAST": Variant(f"TILECAST k={K}"),
 }
-MAX_RELATIVE_ERROR = 1e-2  # of ||out - reference|| / ||reference||
 
 
 def mm(a: Any, b: Any) -> Any:
@@ -82,19 +80,8 @@ KINDS = {
 }
 
 
-class ShapeRaces(Races):
+class ShapeRaces(CompiledRaces):
     """Times compiled functions by backend."""
-
-    def __init__(self):
-        """Bind the first device that is visible."""
-        super().__init__()
-        self.outputs: list[object] = []
-
-    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
-        """What makes the call of a backend."""
-        call = super().launcher(entrant, problem)
-        # Kept until the graphs are gone, so that each launch writes to memory of its own.
-        return lambda a, b, out, *scales: self.outputs.append(call(a, b, *shaped(scales)))
 
     def measure(self, item: tuple[Kind, GemmProblem]) -> list[Row]:
         """Have all compete, then compile each backend alone, check, and race what is right."""
@@ -111,38 +98,20 @@ class ShapeRaces(Races):
                 rows[backend], call = attempt(kind.function, variant, arguments, right)
                 # Where a backend offers nothing, Inductor falls back to ATen.
                 if call and rows[backend]["selected"].startswith(backend.lower()):
-                    calls[backend] = call
+                    calls[backend] = _with_shapes(call)
         times = self.race(problem, [calls], {}) if calls else {}
         self.outputs.clear()
         facts = {"device": self.card, "together": together, "alone": rows}
         return [{**facts, "microseconds": times}]
 
 
+def _with_shapes(call: Callable[..., object]) -> Call:
+    return lambda a, b, out, *scales: call(a, b, *shaped(scales))
+
+
 def shaped(scales: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Scales of A's rows as a column, and of B's columns as a row."""
     return [scale[:, None] if place == 0 else scale[None] for place, scale in enumerate(scales)]
-
-
-def attempt(
-    function: Callable[..., Any], variant: Variant, arguments: Sequence[Any], right: torch.Tensor
-) -> tuple[Row, Callable[..., Any] | None]:
-    """Compile and check; returns what is known of it, and the call, if it is right.
-
-    What one backend cannot compile is a result; the others go on.
-    """
-    start = time.perf_counter()
-    try:
-        with competing(variant) as sources:
-            call = compiled(function, variant)
-            out = call(*arguments)
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
-        selected = selection("\n".join(sources))
-        error = (torch.linalg.norm(out.float() - right) / torch.linalg.norm(right)).item()
-    except Exception as failure:
-        return {"failed": f"{type(failure).__name__}: {failure}"[:300]}, None
-    row = {"compile_seconds": seconds, "selected": selected, "error": error}
-    return row, call if error <= MAX_RELATIVE_ERROR else None
 
 
 def figures(rows: Sequence[Row]) -> Row:
