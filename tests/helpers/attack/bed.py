@@ -6,27 +6,33 @@ import gzip
 import hashlib
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import wrong_in
 from fixtures import change_manifest
 
-from attack.changes import changed, damage
+from attack.changes import changed, damage, poison
 from tilecast.cli.commands import collect as collect_command
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import load
+from tilecast.models.runtime.learned import load_heuristic
 from tilecast.reporting.page import page
 from tilecast.reporting.sections import dataset_sections, model_section
 
@@ -60,6 +66,7 @@ FACTS: dict[str, Any] = {
     "learned_from": ["b" * 64],
     "elsewhere": {"problems": 1, "gpus": ["H100"], "sha256": ["c" * 64]},
 }
+FAILING = {LINEAR_BF16.text: ["64x64x64_c1x1x1_s4_coop_o1_rm8", "64x80x64_c1x1x1_s4_coop_o1_rm8"]}
 
 
 def complaint_of(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str | None:
@@ -81,14 +88,15 @@ def complaint_of(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str
 def _attack_model(
     model: Path, folder: Path, seed: int, capfd: pytest.CaptureFixture[str]
 ) -> str | None:
-    """Change a model, sign it anew, ask it and show what it says of itself."""
+    """Change a model, sign it anew or not, ask it and show what it says of itself."""
     shutil.copytree(model, folder)
+    sign = seed % 4 > 0
     if seed % 5 == 0:
-        _change_arrays(folder, seed)
+        _change_arrays(folder, seed, sign)
     else:
 
         def change(manifest: dict) -> None:
-            manifest["facts"] = FACTS
+            manifest.update(facts=FACTS, failing=FAILING)
             odd = changed({"m": manifest}, seed).get("m") if seed % 5 > 1 else None
             if seed % 5 == 1:
                 manifest["facts"] = changed(FACTS, seed)
@@ -96,29 +104,59 @@ def _attack_model(
                 manifest.clear()
                 manifest.update(odd)
 
-        change_manifest(folder, change)
+        change_manifest(folder, change, sign=sign)
     wrong = complaint_of(["predict", "64x4096x4096", "--model", str(folder), "--json"], capfd)
     try:
         artifact = load(folder)
     except TilecastError:
         return wrong
     page("model", [model_section(artifact.name, artifact.facts)])
-    return wrong
+    if not sign and _content(folder) != _content(model):
+        return "a digest that does not fit is taken"
+    return wrong or _unsound(folder)
 
 
-def _change_arrays(folder: Path, seed: int) -> None:
-    """Change the arrays, and state their digest anew."""
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _unsound(folder: Path) -> str | None:
+    """What is wrong with the answers of a model that is not refused, for which nothing warns."""
+    gpu, problem = hardware("H200"), GemmProblem(64, 4096, 4096)
+    configs = candidates(problem, gpu)
+    try:
+        with warnings.catch_warnings(action="error"):
+            heuristic = load_heuristic(gpu, LINEAR_BF16, folder=folder)
+            ranking = heuristic.rank(problem, configs)
+            predictions = heuristic.predict(problem, configs, limit=9)
+            count = len(heuristic.shortlist(problem, configs))
+            reasons = heuristic.explain(problem, configs, ranking[3])
+    except TilecastError as error:
+        return None if "\n" not in str(error) else "more than one line"
+    except Exception as error:
+        return repr(error)
+    sound = set(configs) - heuristic.artifact.failed(LINEAR_BF16)
+    numbers = [x for p in predictions for x in (p.microseconds, p.slowdown)]
+    if set(ranking) != sound or len(ranking) != len(sound) or not 1 <= count <= 8:
+        return "a ranking of other candidates"
+    if [one.config for one in predictions] != list(ranking[:9]) or min(numbers) <= 0:
+        return f"predicted {predictions}"
+    return None if np.isfinite([*numbers, *(one.effect for one in reasons)]).all() else "no numbers"
+
+
+def _change_arrays(folder: Path, seed: int, sign: bool) -> None:
+    """Change the arrays, and state their digest anew if they are to be signed."""
     (path,) = folder.glob("*.bin.gz")
     content = folder / "content"
     content.write_bytes(gzip.decompress(path.read_bytes()))
-    damage(content, seed)
+    (damage if seed % 2 else poison)(content, seed)
     packed = gzip.compress(content.read_bytes(), mtime=0)
     content.unlink()
-    path.unlink()
-    sha256 = hashlib.sha256(packed).hexdigest()
-    name = f"model-{sha256[:12]}.bin.gz"
-    (folder / name).write_bytes(packed)
-    change_manifest(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
+    path.write_bytes(packed)
+    if sign:
+        sha256 = hashlib.sha256(packed).hexdigest()
+        name = path.rename(folder / f"model-{sha256[:12]}.bin.gz").name
+        change_manifest(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
 
 
 def _attack_provenance(rows: pd.DataFrame, path: Path, seed: int) -> str | None:
@@ -148,7 +186,7 @@ def _shown(path: Path) -> str | None:
     return None
 
 
-def _few_rows(dataset: Dataset, path: Path) -> Path:
+def few_rows(dataset: Dataset, path: Path) -> Path:
     """Write the part of a data set that is of one problem."""
     rows: Any = dataset.rows
     write_dataset(Dataset(rows[(rows["m"] == 64) & (rows["n"] == 4096)], dataset.provenance), path)
@@ -213,13 +251,13 @@ def wrong_models(
 
 def wrong_provenances(dataset: Dataset, folder: Path, seeds: Iterable[int]) -> dict[int, str]:
     """Data sets of a changed provenance that are neither refused nor shown, by seed."""
-    rows = read_dataset(_few_rows(dataset, folder / "good.parquet")).rows
+    rows = read_dataset(few_rows(dataset, folder / "good.parquet")).rows
     return _wrong(seeds, lambda seed: _attack_provenance(rows, folder / f"{seed}.parquet", seed))
 
 
 def wrong_files(dataset: Dataset, folder: Path, seeds: Iterable[int]) -> dict[int, str]:
     """Damaged data sets that are neither refused nor what was written, by seed."""
-    good, path = _few_rows(dataset, folder / "good.parquet"), folder / "data.parquet"
+    good, path = few_rows(dataset, folder / "good.parquet"), folder / "data.parquet"
     return _wrong(seeds, lambda seed: _attack_file(good, path, seed))
 
 

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import copy
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ODD: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 5, 0.5, -0.5, 1e9, 1e18, 1e-320, 1e308, 2**31, 2**63, 10**30),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        5,
+        0.5,
+        -0.5,
+        1e9,
+        1e18,
+        1e-320,
+        1e308,
+        2**31,
+        2**63,
+        10**400,
+    ),
     *("", "x", "a\r\nb", "\x1b[31m", "💥", "9" * 5000, "bf16:rcr", "4096x4096", "-1", "nan"),
+    *(float("nan"), float("inf"), "../x", "\0"),
     *([], {}, [[]], [None], {"": None}, [1, 2, 3], {"a": {"b": {"c": {}}}}, ["x"] * 100),
 )
 """What JSON may hold where something else should be."""
@@ -59,4 +79,14 @@ def damage(path: Path, seed: int) -> None:
         case _:
             for _ in range(source.choice((1, 1, 8))):
                 content[source.randrange(len(content))] ^= 1 << source.randrange(8)
+    path.write_bytes(content)
+
+
+def poison(path: Path, seed: int) -> None:
+    """Put numbers that are none, huge or tiny in place of some floats of a file."""
+    source, content = random.Random(seed), bytearray(path.read_bytes())
+    value = source.choice((float("nan"), float("inf"), -float("inf"), 3e38, -3e38, 1e-45))
+    numbers = struct.pack("<f", value) * source.choice((1, 4, 64, 4096))
+    start = 4 * source.randrange(len(content) // 4)
+    content[start : start + len(numbers)] = numbers[: len(content) - start]
     path.write_bytes(content)
