@@ -25,9 +25,10 @@ from tilecast.data_collection.timing.drift import without_drift
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.protocol import (
     SCREEN_ROUNDS,
-    SECOND_LOOK,
+    STILL_SCREENED,
     Entrant,
     finalists_of,
+    settled,
 )
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
@@ -49,7 +50,7 @@ EXTENTS = (
 FIRST, EVERY = 60, 8  # kernels of the model, and which part of the space
 RACED, ROUNDS = 1.2, 24  # over the best of a screen; of the race
 NEAR = 1.05  # over the race's best: what is compared
-OLD_FINALIST, OLD_MOST = 1.15, 32  # who was raced up to protocol 3
+OLD_ROUNDS, OLD_FINALIST, OLD_MOST = 3, 1.15, 32  # up to protocol 3: rounds, and who was raced
 GPU = hardware("H200")
 
 
@@ -72,8 +73,9 @@ class Screens(GpuSession):
         """Times of those near the best, in both screens and in the race."""
         entrants: list[Entrant] = [*entrants_of(problem), None]
         bench = self.bench(problem, careful=False)
-        before = dict(zip(entrants, bench.time(entrants, "sustained", SCREEN_ROUNDS), strict=True))
-        after = dict(zip(entrants, bench.screen(entrants, SCREEN_ROUNDS, SECOND_LOOK), strict=True))
+        before = dict(zip(entrants, bench.time(entrants, "sustained", OLD_ROUNDS), strict=True))
+        screened = map(settled, bench.screen(entrants, SCREEN_ROUNDS, STILL_SCREENED))
+        after = dict(zip(entrants, screened, strict=True))
         near = sorted(set(_within(before, RACED)) | set(_within(after, RACED)), key=str)
         raced = without_drift(bench.time([*near, None], "sustained", ROUNDS))[: len(near)]
         finalists = {

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Version of the measurement protocol, raised when the same kernel would get another time. Version
 2 has idle gaps of 1 ms instead of 5 ms in the burst regime, and times that are 1% shorter. In
 version 3 the L2 holds nothing to be written back when a kernel starts: up to 4% shorter. In
-version 4 the card's level, which changes the times of a screen by up to a tenth, is taken out."""
+version 4 the card's level, which changes the times of a screen by up to a tenth, is taken out. In
+version 5 the last rounds of a screen, which count, are of near kernels alone: up to 3%."""
 
 REGIMES = ("burst", "sustained")
 """``burst``: the card has had idle gaps; ``sustained``: it has been busy long enough to meet its

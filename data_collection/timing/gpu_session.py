@@ -233,7 +233,9 @@ class GpuBench:
         self._sets: list[tuple] = []
         self._stream = torch.cuda.Stream()
 
-    def screen(self, entrants: Sequence[Entrant], rounds: int, give_up: float) -> list[list[float]]:
+    def screen(
+        self, entrants: Sequence[Entrant], rounds: int, give_up: Sequence[float]
+    ) -> list[list[float]]:
         """Time many entrants, without the card's level; see the protocol."""
         with torch.cuda.stream(self._stream):
             self._new_sets()
@@ -246,14 +248,14 @@ class GpuBench:
             run, active, order = list[int](), [*enumerate(kernels)], random.Random(0)
             looks = ((REFERENCE, [graph]) for graph in itertools.cycle(reference))
             with self._queue("sustained") as take_turn:
-                for _ in range(rounds):
+                for turn in range(rounds):
                     order.shuffle(active)
                     for start in range(0, len(active), self._between_looks):
                         stretch = active[start : start + self._between_looks]
                         for number, (graph,) in (next(looks), *stretch):
                             take_turn(graph)
                             run.append(number)
-                    active = _still_near(active, give_up)
+                    active = _still_near(active, give_up[min(turn, len(give_up) - 1)])
                 take_turn(next(looks)[1][0])
                 run.append(REFERENCE)
         taken = [iter(graphs[0].times) for graphs in (*kernels, reference)]

@@ -137,7 +137,7 @@ def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None
     bench = session.bench(GemmProblem(2048, 4096, 4096), careful=False)
     everything = _medians(bench.time([fast, slow], "sustained", 4))
     assert everything[1] > 1.2 * everything[0]
-    screened = bench.screen([fast, slow, None], 4, give_up=1.1)
+    screened = bench.screen([fast, slow, None], 4, give_up=(1.1,))
     # Its first time is known once its second or third round has begun.
     assert len(screened[0]) == len(screened[2]) == 4
     assert len(screened[1]) in (1, 2, 3)

@@ -269,7 +269,9 @@ class FakeBench:
         self._problem = problem
         self._careful = careful
 
-    def screen(self, entrants: Sequence[Entrant], rounds: int, give_up: float) -> list[list[float]]:
+    def screen(
+        self, entrants: Sequence[Entrant], rounds: int, give_up: Sequence[float]
+    ) -> list[list[float]]:
         return self._time(entrants, "sustained", rounds, "screen")
 
     def time(self, entrants: Sequence[Entrant], regime: str, rounds: int) -> list[list[float]]:

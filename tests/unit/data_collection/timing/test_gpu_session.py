@@ -17,7 +17,14 @@ import torch
 
 from tilecast.data_collection.timing import gpu_session
 from tilecast.data_collection.timing.gpu_session import GpuBench, GpuSession
-from tilecast.data_collection.timing.protocol import CardFailure, Entrant, KernelFailure
+from tilecast.data_collection.timing.protocol import (
+    SCREEN_ROUNDS,
+    STILL_SCREENED,
+    CardFailure,
+    Entrant,
+    KernelFailure,
+    settled,
+)
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -263,15 +270,32 @@ def test_a_screen_is_level_on_a_card_whose_power_is_limited(
     spread, range_ = _error(bench.time([*works], "sustained", 3), works)
     assert spread > 0.02  # in the order of the space, as screens used to be
     assert range_ > 0.08
-    level, level_range = _error(bench.screen([*works], 3, 1.5), works)
+    level, level_range = _error(bench.screen([*works], 3, (1.5,)), works)
     assert level < spread / 3
     assert level < 0.01
     assert level_range < range_ / 2
 
 
+def test_a_screen_that_narrows_down_says_what_a_race_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, works = _limited(monkeypatch)
+    wide = bench.screen([*works], 3, (1.5,))
+    narrow = [settled(row) for row in bench.screen([*works], SCREEN_ROUNDS, STILL_SCREENED)]
+    best = min(work.seconds for work in works.values())
+    near = [at for at, work in enumerate(works.values()) if work.seconds < 1.1 * best]
+    raced = bench.time([[*works][at] for at in near], "sustained", 12)
+
+    def apart(screened: Sequence[list[float]]) -> float:
+        pairs = zip(near, raced, strict=True)
+        return statistics.stdev(
+            math.log(statistics.median(screened[at]) / statistics.median(row)) for at, row in pairs
+        )
+
+    assert apart(narrow) < 0.6 * apart(wide) < 0.01
+
+
 def test_a_screen_gives_up_what_is_slow_and_never_idles(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, works = _limited(monkeypatch)
-    times = bench.screen([*works], 3, 1.3)
+    times = bench.screen([*works], 3, (1.3,))
     best = min(work.seconds for work in works.values())
     rounds = {config: len(row) for config, row in zip(works, times, strict=True)}
     assert rounds[None] == 3

@@ -41,7 +41,7 @@ class Call:
     entrants: tuple[Entrant, ...]
     regime: str
     rounds: int
-    give_up: float
+    give_up: Sequence[float]
 
 
 class KnownBench:
@@ -52,22 +52,28 @@ class KnownBench:
         self.calls: list[Call] = []
         self.checked: list[tuple[int, set[KernelConfig]]] = []
 
-    def screen(self, entrants: Sequence[Entrant], rounds: int, give_up: float) -> list[list[float]]:
+    def screen(
+        self, entrants: Sequence[Entrant], rounds: int, give_up: Sequence[float]
+    ) -> list[list[float]]:
         return self._time(entrants, "sustained", rounds, give_up)
 
     def time(self, entrants: Sequence[Entrant], regime: str, rounds: int) -> list[list[float]]:
-        return self._time(entrants, regime, rounds, math.inf)
+        return self._time(entrants, regime, rounds, ())
 
     def _time(
-        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: Sequence[float]
     ) -> list[list[float]]:
         number = len(self.calls)
         self.calls.append(Call(tuple(entrants), regime, rounds, give_up))
         table = [[self._microseconds(e, number, i) for i in range(rounds)] for e in entrants]
         ours = [t[0] for t, e in zip(table, entrants, strict=True) if e is not None]
         best = min(ours, default=math.inf)
-        return [t if t[0] <= give_up * best or e is None else t[:1]
-                for t, e in zip(table, entrants, strict=True)]  # fmt: skip
+        lasted = {
+            entrant: next((i for i, most in enumerate(give_up, 1) if own[0] > most * best), rounds)
+            for own, entrant in zip(table, entrants, strict=True)
+        }
+        lasted[None] = rounds
+        return [own[: lasted[e]] for own, e in zip(table, entrants, strict=True)]
 
     def check(self, configs: Sequence[KernelConfig]) -> None:
         self.checked.append((len(self.calls), set(configs)))
@@ -86,7 +92,7 @@ def test_every_entrant_is_screened_once_with_the_card_busy() -> None:
     times: dict[Entrant, float] = {c: 10.0 + i for i, c in enumerate(configs)} | {None: 12.0}
     bench = _steady(times)
     rows = measure(bench, MEMORY_BOUND, (*configs, None))
-    assert bench.calls[0] == Call((*configs, None), "sustained", 3, 1.5)
+    assert bench.calls[0] == Call((*configs, None), "sustained", 8, (1.5, 1.2))
     screened = _rows(rows, "screen", "sustained")
     assert {entrant: row.microseconds for entrant, row in screened.items()} == times
     assert {row.problem for row in rows} == {MEMORY_BOUND}
@@ -99,12 +105,22 @@ def test_nothing_is_timed_where_no_kernel_is_left() -> None:
     assert bench.calls == []
 
 
-def test_a_slow_kernel_keeps_its_first_look() -> None:
-    fast, near, slow = _configs(3)
-    rows = measure(_steady({fast: 10, near: 14.9, slow: 15.1}), MEMORY_BOUND, (fast, near, slow))
-    screened = _rows(rows, "screen", "sustained")
-    assert [screened[c].rounds for c in (fast, near, slow)] == [3, 3, 1]
-    assert screened[slow].microseconds == 15.1
+def test_a_slow_kernel_keeps_its_first_looks() -> None:
+    entrants = fast, near, slow, slowest = _configs(4)
+    bench = _steady({fast: 10, near: 11.9, slow: 14.9, slowest: 15.1})
+    screened = _rows(measure(bench, MEMORY_BOUND, entrants), "screen", "sustained")
+    assert [screened[config].rounds for config in entrants] == [7, 7, 2, 1]
+    assert screened[slowest].microseconds == 15.1
+
+
+def test_the_first_round_of_a_screen_counts_where_there_is_hardly_another() -> None:
+    entrants = fast, slow, slowest = _configs(3)
+    times: dict[Entrant, float] = {fast: 10, slow: 14, slowest: 20}
+    # All are a tenth faster while slow ones take part.
+    bench = KnownBench(lambda entrant, call, turn: times[entrant] * (0.9 if turn == 0 else 1))
+    screened = _rows(measure(bench, MEMORY_BOUND, entrants), "screen", "sustained")
+    found = [screened[config].microseconds for config in entrants]
+    assert found == pytest.approx([10, 0.95 * 14, 0.9 * 20])
 
 
 @pytest.mark.parametrize(("problem", "factor"), [(MEMORY_BOUND, 1.05), (COMPUTE_BOUND, 1.1)])
@@ -215,14 +231,15 @@ def test_drift_that_all_share_is_removed_exactly(base: list[float], drift: list[
 
 @pytest.mark.parametrize(
     ("rounds", "spread"),
-    [(1, None), (3, None), (4, 1.5 / 101.5), (5, 2 / 102)],
+    [(1, None), (3, None), (4, 1.5 / 102.5), (5, 2 / 103)],
 )
 def test_spread_is_the_quartiles_distance_and_needs_four_rounds(
     monkeypatch: pytest.MonkeyPatch, rounds: int, spread: float | None
 ) -> None:
     (config,) = _configs(1)
     bench = KnownBench(lambda entrant, call, turn: 100.0 + turn)
-    monkeypatch.setattr(protocol, "SCREEN_ROUNDS", rounds)
+    first = 1 if rounds > 2 else 0  # which does not count
+    monkeypatch.setattr(protocol, "SCREEN_ROUNDS", rounds + first)
     rows = measure(bench, MEMORY_BOUND, (config,))
     row = _rows(rows, "screen", "sustained")[config]
     assert row.spread == pytest.approx(spread)
@@ -241,8 +258,8 @@ def test_verify_times_the_best_of_each_regime_three_times_over() -> None:
     bench = _steady({first: 100, second: 101, third: 102, None: 103})
     rows = verify(bench, COMPUTE_BOUND, raced)
     assert bench.calls == [
-        *[Call((None, second, third), "sustained", 10, math.inf)] * 3,
-        *[Call((first, second, None), "burst", 6, math.inf)] * 3,
+        *[Call((None, second, third), "sustained", 10, ())] * 3,
+        *[Call((first, second, None), "burst", 6, ())] * 3,
     ]
     assert {row.rounds for row in rows if row.regime == "burst"} == {18}
     assert {row.stage for row in rows} == {"verify"}
