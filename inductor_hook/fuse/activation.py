@@ -34,7 +34,6 @@ from tilecast.inductor_hook.fuse.fx import (
     columns,
     is_covered,
 )
-from tilecast.inductor_hook.fuse.masks import drop_masks
 
 WIDE = (torch.float32, torch.float64, torch.bool)
 """Types beside the product's own that hold all values; others would cut some off."""
@@ -51,9 +50,8 @@ def activations(graph: Graph) -> Iterator[Match]:
     """The products of a graph with an activation or a gate behind them, if that saves a kernel.
 
     It does not where Inductor computes something else of the result element by element, and does
-    the activation in the same kernel. Masks between them that mask nothing are taken out.
+    the activation in the same kernel.
     """
-    drop_masks(graph)
     for target in (*PRODUCTS, GROUPED):
         for product in graph.find_nodes(op="call_function", target=target):
             # Without factors, which are keywords.

@@ -7,7 +7,7 @@ faster than what it would replace, or the very nodes that it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from tilecast.inductor_hook.fuse.activation import activations
 from tilecast.inductor_hook.fuse.form import Form, Fused, Replaced
 from tilecast.inductor_hook.fuse.fx import aten
 from tilecast.inductor_hook.fuse.int8 import quantized_products
+from tilecast.inductor_hook.fuse.masks import drop_masks
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.offer import precompile
 from tilecast.inductor_hook.offer.grouped import makers
@@ -48,20 +49,27 @@ class GraphPass:
         settings = asked()
         if not settings:
             return
-        try:
-            precompile.start_compiling(graph, settings)
-        except Exception as error:
-            then = "kernels compile when they are asked for"
-            telemetry.warn_once("starting to compile kernels", error, then)
+        then = "kernels compile when they are asked for"
+        _try("starting to compile kernels", then, precompile.start_compiling, graph, settings)
         if not settings.fuse or _bare_products_are_wanted():
             return
+        _try("looking for masks that mask nothing", "they stay", drop_masks, graph)
         for name, matches in FORMS.items():
-            try:
-                for match in matches(graph):
-                    if match.movable:
-                        match.replace(FusedProduct(match.fused, match.alone()))
-            except Exception as error:
-                telemetry.warn_once(f"looking for {name}", error, "none is fused")
+            _try(f"looking for {name}", "none is fused", _fuse, graph, matches)
+
+
+def _try(what: str, then: str, act: Callable[..., None], *arguments: Any) -> None:
+    try:
+        act(*arguments)
+    except Exception as error:
+        telemetry.warn_once(what, error, then)
+
+
+def _fuse(graph: Graph, matches: Form) -> None:
+    """Put one node in place of each match of a form that may be moved."""
+    for match in matches(graph):
+        if match.movable:
+            match.replace(FusedProduct(match.fused, match.alone()))
 
 
 def _bare_products_are_wanted() -> bool:
