@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._dynamo.source import ConstantSource
 from torch._inductor import config, ir, utils
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes import post_grad
@@ -24,7 +26,7 @@ from torch._inductor.select_algorithm import (
 )
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -60,6 +62,11 @@ def node(
     V.graph.graph_inputs[name] = ir.TensorBox(ir.StorageBox(buffer))
     V.graph.name_to_buffer[name] = buffer
     return buffer
+
+
+def symbolic(name: str = "m", hint: int = 17) -> Any:
+    """A symbolic extent of the graph that is being lowered."""
+    return V.graph.sizevars.shape_env.create_symbol(hint, ConstantSource(name))
 
 
 def linear(m: Any = 512, n: int = 4096, k: int = 4096, **kind: Any) -> MMKernelInputs:
@@ -202,6 +209,32 @@ def settled(choices: Sequence[Any], *milliseconds: float) -> list[Any]:
 def names_of(choices: Sequence[Any]) -> list[str]:
     """What Inductor calls them."""
     return [choice.name for choice in choices]
+
+
+def ours_of(choices: Sequence[Any]) -> list[TilecastCaller]:
+    """Those of ours among some choices."""
+    return [choice for choice in choices if isinstance(choice, TilecastCaller)]
+
+
+def replaced(graph: Graph, match: Match, *values: torch.Tensor) -> Node:
+    """Put a node in the place of a match, which computes of some inputs what stood there."""
+    expected, operands, alone = run(graph, *values), match.operands, match.alone()
+
+    def fused(*given: torch.Tensor) -> torch.Tensor:
+        return run(alone, *given)
+
+    match.replace(fused)
+    graph.lint()
+    (node,) = graph.find_nodes(op="call_function", target=fused)
+    assert node.args == operands
+    assert torch.equal(run(graph, *values), expected)
+    return node
+
+
+def main_of(choice: Any, path: Path) -> Callable[..., None]:
+    """The function that a choice generates, written to a file and imported."""
+    path.write_text(source_of(choice))
+    return runpy.run_path(str(path))[f"{choice.bmreq.kernel_name}_main"]
 
 
 def source_of(choice: Any) -> str:

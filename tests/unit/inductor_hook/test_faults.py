@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hook_graph import choices_of, linear, lowered, names_of, node, source_of, warnings_told
+from hook_graph import choices_of, linear, lowered, main_of, names_of, node, warnings_told
 from stand_in_models import trained_anew
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -138,16 +137,11 @@ def test_a_kernel_that_does_not_compile(
     _, choice = choices_of(product, "mm", [mm.aten_mm])
     assert object_builder().objects.resources(choice.choice.specs[0]) is None
 
-    path = tmp_path / "generated.py"
-    path.write_text(source_of(choice))
-    spec = importlib.util.spec_from_file_location("generated", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    main = main_of(choice, tmp_path / "generated.py")
     a, b = torch.randn(16, 128).bfloat16(), torch.randn(64, 128).bfloat16()
     out = torch.empty(16, 64, dtype=torch.bfloat16)
     for _ in range(2):
-        getattr(module, f"{choice.bmreq.kernel_name}_main")(a, b.T, out, stream=0)
+        main(a, b.T, out, stream=0)
         assert torch.equal(out, a @ b.T)
     assert len(warnings_told(caplog)) == 2
     assert f"running {BAD} failed" in warnings_told(caplog)[1]

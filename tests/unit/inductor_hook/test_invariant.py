@@ -14,10 +14,10 @@ from hook_graph import (
     choices_of,
     linear,
     lowered,
-    lowering,
     names_of,
     node,
     source_of,
+    symbolic,
     warnings_told,
 )
 from torch._inductor import config, decomposition
@@ -25,7 +25,6 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -142,19 +141,11 @@ def test_caches_tell_it_apart(hook: list[KernelSpec]) -> None:
     assert cache_key(Settings(fuse=False)) != cache_key(Settings(fuse=False, invariant=True))
 
 
-def test_calls_of_any_length_run_agreeing_kernels(
-    hook: list[KernelSpec], leaving_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch._dynamo.source import ConstantSource
-
-    symbols = ShapeEnv()
-    with lowering(symbols):
-        install(k=3, model=leaving_model, invariant=True)
-        m = symbols.create_symbol(17, ConstantSource("m"))
-        (choice,) = choices_of(linear(m, *SPLIT[1:]), "mm", [mm.aten_mm])
-        source = source_of(choice)
+def test_calls_of_any_length_run_agreeing_kernels(graph: Any, leaving_model: Path) -> None:
+    install(k=3, model=leaving_model, invariant=True)
+    (choice,) = choices_of(linear(symbolic(), *SPLIT[1:]), "mm", [mm.aten_mm])
     assert {config.split_k for config in _configs([choice])} == {1, 4}
-    assert "invariant=True" in source
+    assert "invariant=True" in source_of(choice)
     names = [config.name for config in choice.choice.configs]
     told = active()
     assert told

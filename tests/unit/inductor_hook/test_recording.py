@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from hook_graph import batched, biased_linear, choices_of, linear, lowering, names_of, warnings_told
+from hook_graph import batched, biased_linear, choices_of, linear, names_of, symbolic, warnings_told
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.problems.problem_files import read_problems
 from tilecast.heuristics.operands import GemmOperands
@@ -21,7 +20,6 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.settings import Settings, cache_key
-from tilecast.kernels.spec import KernelSpec
 
 HEADER = "m,n,k,batch,operands\n"
 PROBLEM = GemmProblem(512, 4096, 4096)
@@ -62,15 +60,9 @@ def test_what_no_model_knows_is_written_too(graph: Any, path: Path) -> None:
     assert [problem.operands.text for problem in read_problems(path)] == ["int8:rcr"]
 
 
-def test_a_symbolic_m_is_written_as_what_it_is_benchmarked_with(
-    hook: list[KernelSpec], path: Path
-) -> None:
-    from torch._dynamo.source import ConstantSource
-
-    symbols = ShapeEnv()
+def test_a_symbolic_m_is_written_as_what_it_is_benchmarked_with(graph: Any, path: Path) -> None:
     install(record=path)
-    with lowering(symbols):
-        choices_of(linear(symbols.create_symbol(17, ConstantSource("m"))), "mm")
+    choices_of(linear(symbolic()), "mm")
     assert read_problems(path) == (GemmProblem(17, 4096, 4096),)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,20 @@ from hook_graph import (
     choices_of,
     int_linear,
     lowered,
-    lowering,
+    main_of,
     names_of,
     node,
+    ours_of,
     scale,
     scaled_linear,
     source_of,
+    symbolic,
 )
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.data_collection.timing.torch_reference import torch_launch
@@ -38,7 +38,6 @@ from tilecast.inductor_hook.describe.from_ir import read
 from tilecast.inductor_hook.describe.layout import Stored
 from tilecast.inductor_hook.describe.matmul import Matmul, NotCovered
 from tilecast.inductor_hook.describe.product import OPERATORS, READERS, Request
-from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import fast_accumulation
 from tilecast.inductor_hook.run import static
 from tilecast.kernels.spec import KernelSpec
@@ -48,19 +47,6 @@ INT8, ROWS, ONES = "int8:rcr>int32", "e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:
 aten = torch.ops.aten
 
 ModelOf = Callable[..., Path]
-
-
-@pytest.fixture
-def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
-    symbols = ShapeEnv()
-    with lowering(symbols):
-        yield symbols
-
-
-def _symbolic_m(symbols: ShapeEnv) -> Any:
-    from torch._dynamo.source import ConstantSource
-
-    return symbols.create_symbol(17, ConstantSource("m"))
 
 
 # ---- reading
@@ -180,10 +166,6 @@ def test_what_templates_are_told_says_how_products_are_added_up() -> None:
 # ---- choices
 
 
-def _ours(choices: list[Any]) -> list[TilecastCaller]:
-    return [choice for choice in choices if isinstance(choice, TilecastCaller)]
-
-
 def _scaled_mm(*more: Any, fast: bool = True, out_dtype: Any = torch.bfloat16, **kind: Any) -> Any:
     """What Inductor's own lowering would benchmark."""
     nodes = scaled_linear(M, N, K, *more, **kind).nodes()
@@ -197,7 +179,7 @@ def test_int_mm_gets_choices(
     install(k=count, model=model_of(INT8))
     with config.patch(max_autotune_gemm_backends="TILECAST"):
         choices = lowered(aten._int_mm, *int_linear(M, N, K).nodes())
-    assert len(_ours(choices)) == len(choices) == count
+    assert len(ours_of(choices)) == len(choices) == count
     assert {spec.operands.text for spec in hook} == {INT8}
     assert "matmul(A, B, out_ptr0)" in source_of(choices[0])
     assert counters["tilecast"]["problems"] == 1
@@ -215,7 +197,7 @@ def test_scaled_mm_gets_choices(
     bias = [node("bias", [N])] if biased else []
     with config.patch(max_autotune_gemm_backends="TILECAST"):
         choices = _scaled_mm(*bias, fast=fast, scales=scales())
-    assert len(_ours(choices)) == len(choices) == 3
+    assert len(ours_of(choices)) == len(choices) == 3
     assert {spec.operands.text for spec in hook} == {operands}
     row = "scale_b.view(-1)" if kind == "no dimension" else "row(scale_b)"
     handed = f"scale_a.view(-1), {row}{', row(bias)' if biased else ''}"
@@ -239,7 +221,7 @@ def test_scaled_mm_by_recipe_gets_choices(
     install(k=3, model=model_of(operands))
     with config.patch(max_autotune_gemm_backends="TILECAST"):
         choices = lowered(lower, *scaled_linear(M, N, K, scales=scales()).nodes())
-    assert len(_ours(choices)) == len(choices) == 3
+    assert len(ours_of(choices)) == len(choices) == 3
     assert {spec.operands.text for spec in hook} == {operands}
 
 
@@ -289,10 +271,10 @@ def test_other_scaled_products_are_left_to_aten(
 
 @pytest.mark.parametrize("op", ["int_mm", "scaled_mm"])
 def test_a_symbolic_m_gets_one_choice(
-    symbols: ShapeEnv, hook: list[KernelSpec], model_of: ModelOf, op: str
+    graph: Any, hook: list[KernelSpec], model_of: ModelOf, op: str
 ) -> None:
     install(k=3, model=model_of(INT8 if op == "int_mm" else ROWS))
-    m = _symbolic_m(symbols)
+    m = symbolic()
     inputs = int_linear(m, N, K) if op == "int_mm" else scaled_linear(m, N, K)
     told = {"aten": {"use_fast_accum": True}}
     (found,) = V.choices._finalize_template_configs({}, inputs, [], op, told)
@@ -308,20 +290,10 @@ def test_k_1_falls_back_to_aten_in_int8(
     with config.patch(max_autotune_gemm_backends="ATEN,TILECAST", deterministic=True):
         assert names_of(choices_of(int_linear(M, N, K), "int_mm", [mm.aten__int_mm])) == ["_int_mm"]
         # Which PyTorch does not multiply.
-        assert _ours(choices_of(int_linear(16, N, K), "int_mm", [mm.aten__int_mm]))
+        assert ours_of(choices_of(int_linear(16, N, K), "int_mm", [mm.aten__int_mm]))
 
 
 # ---- running
-
-
-def _module(choice: Any, path: Path) -> Callable[..., None]:
-    """The function that a choice generates."""
-    path.write_text(source_of(choice))
-    spec = importlib.util.spec_from_file_location("generated", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, f"{choice.bmreq.kernel_name}_main")
 
 
 def _fails(*arguments: Any) -> Any:
@@ -365,7 +337,7 @@ def test_generated_code_hands_scales_over_as_vectors(
     problem = _problem(f"e4m3:rcr>bf16:{name}+bias")
     a, b, *_ = random_inputs(problem, "cpu")
     out = poisoned_out(problem, "cpu")
-    _module(choice, tmp_path / "generated.py")(a, b, *extras, out, stream=0)
+    main_of(choice, tmp_path / "generated.py")(a, b, *extras, out, stream=0)
     expected = reference(problem, (a, b, *(extra.reshape(-1) for extra in extras)))
     torch.testing.assert_close(out.float(), expected, rtol=2**-7, atol=0.5)
     lengths = (1, 1, N) if name == "tensor-scales" else (M, N, N)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import Clock, fused_choice, grouped, linear, node, run, source_of, traced
+from hook_graph import Clock, fused_choice, grouped, linear, node, replaced, source_of, traced
 from torch._dynamo.utils import counters
 from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import InputBuffer
@@ -94,6 +94,11 @@ def _linear(activation: Function) -> Function:
 def _shapes(biased: bool = True, rank: int = 2) -> list[tuple[int, ...]]:
     rows = (M,) if rank == 2 else (2, M // 2)
     return [(*rows, K), (N, K), *([(N,)] if biased else []), (K, N)]
+
+
+def _values(shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape).bfloat16() for shape in shapes]
 
 
 def _traced(
@@ -189,26 +194,12 @@ def test_one_node_takes_the_place_of_both(form: str, biased: bool, rank: int) ->
     activation, name = FORMS[form]
     shapes = _shapes(biased, rank)
     graph = _traced(_linear(activation), shapes)
-    torch.manual_seed(0)
-    operands = [torch.randn(shape).bfloat16() for shape in shapes]
-    expected = run(graph, *operands)
     (found,) = activations(graph)
     assert found.fused.name == name
     assert found.product.target is PRODUCTS[biased]
-    alone = found.alone()
-    inputs = found.operands
-
-    def fused(*operands: torch.Tensor) -> torch.Tensor:
-        return run(alone, *operands)
-
-    found.replace(fused)
-    graph.lint()
-    (replacement,) = graph.find_nodes(op="call_function", target=fused)
-    assert replacement.args == inputs
-    assert replacement.meta["val"].shape == (M, N)
+    assert replaced(graph, found, *_values(shapes)).meta["val"].shape == (M, N)
     products = [node for node in graph.nodes if node.target in PRODUCTS]
     assert len(products) == 1, "the layer behind"
-    assert torch.equal(run(graph, *operands), expected)
 
 
 # Gates: the halves of a product's columns, one of them by way of an activation
@@ -254,9 +245,6 @@ def test_one_node_takes_the_place_of_a_gate(
 ) -> None:
     shapes = [*_shapes(biased, rank)[:-1], (K, N // 2)]
     graph = _traced(_linear(_gate(HALVES[halves], name)), shapes)
-    torch.manual_seed(0)
-    operands = [torch.randn(shape).bfloat16() for shape in shapes]
-    expected = run(graph, *operands)
     (found,) = activations(graph)
     assert (found.fused.name, found.fused.epilogue) == (name, (name,))
     assert list(found.steps) == sorted(found.steps)
@@ -264,17 +252,10 @@ def test_one_node_takes_the_place_of_a_gate(
     (product,) = (node for node in alone.nodes if node.target in PRODUCTS)
     assert product.meta["val"].shape == (M, N)
     assert [*alone.nodes][-1].meta["val"].shape == (M, N // 2)
-
-    def fused(*operands: torch.Tensor) -> torch.Tensor:
-        return run(alone, *operands)
-
-    found.replace(fused)
-    graph.lint()
-    (replacement,) = graph.find_nodes(op="call_function", target=fused)
+    replacement = replaced(graph, found, *_values(shapes))
     assert replacement.meta["val"].shape == (M, N // 2)
     behind = [user.meta["val"].shape for user in replacement.users]
     assert behind == [(2, M // 2, N // 2) if rank == 3 else (M, K)]
-    assert torch.equal(run(graph, *operands), expected)
 
 
 @pytest.mark.parametrize("name", gates())
@@ -307,20 +288,9 @@ def test_one_node_takes_the_place_of_a_layer_of_experts(name: str, width: int) -
     (found,) = activations(graph)
     assert (found.fused.name, found.fused.epilogue) == (name, (name,))
     assert [extra.name for extra in found.fused.extras] == ["offsets"]
-    torch.manual_seed(0)
-    values = [torch.randn(shape).bfloat16() for shape, _ in shapes]
-    values.append(torch.tensor([5, 5, M], dtype=torch.int32))
-    expected = run(graph, *values)
-    alone = found.alone()
-
-    def fused(*operands: torch.Tensor) -> torch.Tensor:
-        return run(alone, *operands)
-
-    found.replace(fused)
-    graph.lint()
-    (replacement,) = graph.find_nodes(op="call_function", target=fused)
-    assert replacement.meta["val"].shape == (M, width)
-    assert torch.equal(run(graph, *values), expected)
+    ends = torch.tensor([5, 5, M], dtype=torch.int32)
+    values = _values([shape for shape, _ in shapes])
+    assert replaced(graph, found, *values, ends).meta["val"].shape == (M, width)
 
 
 @pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])

@@ -10,14 +10,12 @@ from typing import Any, NoReturn
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import Clock, fused_choice, lowering, node, run, source_of, traced
-from torch._dynamo.source import ConstantSource
+from hook_graph import Clock, fused_choice, node, replaced, source_of, symbolic, traced
 from torch._dynamo.utils import counters
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.ir import ComputedBuffer, CuteDSLTemplateBuffer, StorageBox, TensorBox
 from torch._inductor.lowering import lowerings
 from torch.fx import Graph, GraphModule
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
@@ -238,26 +236,16 @@ def test_one_node_takes_the_place_of_all(form: str, rank: int) -> None:
     """Which does what they did when it runs them as they were taken out, bit by bit."""
     function, scales, dtype, rows = FORMS[form]
     specs = _specs(scales, dtype, rank)
-    graph, operands = traced(function, specs), _tensors(specs)
-    expected = run(graph, *operands)
+    graph = traced(function, specs)
     (found,) = quantized_products(graph)
     _, weight, *others = found.operands
     assert weight.meta["val"].dtype == INT8
     assert [one.name for one in others if one.op == "placeholder"] == rows
     columns = [one.meta["val"] for one in others if one.op != "placeholder"]
     assert [(one.shape, one.dtype) for one in columns] in ([], [((M, 1), dtype)])
-    alone, inputs = found.alone(), found.operands
-
-    def fused(*operands: Tensor) -> Tensor:
-        return run(alone, *operands)
-
-    found.replace(fused)
-    graph.lint()
-    (replacement,) = graph.find_nodes(op="call_function", target=fused)
-    assert replacement.args == inputs
-    assert (replacement.meta["val"].shape, replacement.meta["val"].dtype) == ((M, N), BF16)
+    result = replaced(graph, found, *_tensors(specs)).meta["val"]
+    assert (result.shape, result.dtype) == ((M, N), BF16)
     assert not [node for node in graph.nodes if node.target in (*PRODUCTS, INT8_PRODUCT)]
-    assert torch.equal(run(graph, *operands), expected)
 
 
 def test_one_layer_may_read_what_another_one_gives() -> None:
@@ -402,11 +390,9 @@ def test_what_no_kernel_does_is_not_fused(graph: Any, operands: Any, count: int)
 
 
 @pytest.mark.parametrize("operands", [_weight, _product])
-def test_a_kernel_for_every_m(hook: list[KernelSpec], operands: Any) -> None:
-    symbols = ShapeEnv()
-    with lowering(symbols):
-        install(k=1, fuse=True)
-        caller = _lowered(operands(m=symbols.create_symbol(17, ConstantSource("m"))))
+def test_a_kernel_for_every_m(graph: Any, operands: Any) -> None:
+    install(k=1, fuse=True)
+    caller = _lowered(operands(m=symbolic()))
     assert caller
     assert caller.name == "tilecast_dynamic"
     assert "DynamicMatmul" in source_of(caller)
@@ -439,14 +425,11 @@ def test_only_what_is_measured_to_be_faster_is_fused(
 
 @pytest.mark.parametrize("hint", [64, 1024])
 def test_a_symbolic_m_is_timed_beside_the_kernel_for_its_hint(
-    hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, hint: int
+    graph: Any, hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, hint: int
 ) -> None:
     clock = Clock.started(monkeypatch, 1.0, 1.0)
-    symbols = ShapeEnv()
     install(k=2, fuse=True)
-    with lowering(symbols):
-        m = symbols.create_symbol(hint, ConstantSource("m"))
-        _lowered(_product(m=m))
+    _lowered(_product(m=symbolic(hint=hint)))
     plain = GemmProblem(hint, LONG_N, LONG_K, operands=baseline.INT8_ALONE)
     (best, _) = selection.shortlist(Settings(k=2), plain, hardware("H200"))
     assert _kernel(clock.choices[1]) == best.config

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hook_graph import batched, biased_linear, choices_of, grouped, linear, lowering
-from torch._dynamo.source import ConstantSource
+from hook_graph import batched, biased_linear, choices_of, grouped, linear, symbolic
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.offer import cpp_wrapper
@@ -83,19 +81,12 @@ def test_inductors_first_pass_calls_it_from_python(
     )
 
 
-def test_a_models_folder_is_spelled_as_cpp_reads_it(hook: Any, another_model: Path) -> None:
+def test_a_models_folder_is_spelled_as_cpp_reads_it(cpp_graph: Any, another_model: Path) -> None:
     folder = another_model.with_name('an "odd\\name"')
     another_model.rename(folder)
-    symbols = ShapeEnv()
-    m = symbols.create_symbol(17, ConstantSource("m"))
-    with lowering(symbols) as graph:
-        graph.cpp_wrapper = True
-        graph.device_types.add("cuda")
-        graph.device_type = "cuda"
-        install(k=1, model=folder)
-        (choice,) = choices_of(linear(m), "mm")
-        code = _written(graph, choice)
-    assert '/an \\"odd\\\\name\\""' in code
+    install(k=1, model=folder)
+    (choice,) = choices_of(linear(symbolic()), "mm")
+    assert '/an \\"odd\\\\name\\""' in _written(cpp_graph, choice)
 
 
 def test_the_operator_needs_no_installation_and_no_inductor() -> None:

@@ -25,11 +25,12 @@ from hook_graph import (
     choices_of,
     linear,
     lowered,
-    lowering,
     names_of,
     node,
+    ours_of,
     settled,
     source_of,
+    symbolic,
     warnings_told,
 )
 from torch._dynamo.utils import counters
@@ -47,7 +48,6 @@ from torch._inductor.select_algorithm import (
 )
 from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -58,7 +58,6 @@ from tilecast.inductor_hook.offer import offer as hook_choices
 from tilecast.inductor_hook.offer import template as hook_template
 from tilecast.inductor_hook.offer.template import (
     FAILED_MS,
-    TilecastCaller,
     TilecastTemplate,
 )
 from tilecast.inductor_hook.patch.torch_versions import is_last_call, torch_version
@@ -76,26 +75,9 @@ M, N, K = 512, 4096, 4096
 aten = torch.ops.aten
 
 
-@pytest.fixture
-def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
-    symbols = ShapeEnv()
-    with lowering(symbols):
-        yield symbols
-
-
-def _symbolic(symbols: ShapeEnv, name: str = "m", hint: int = 17) -> Any:
-    from torch._dynamo.source import ConstantSource
-
-    return symbols.create_symbol(hint, ConstantSource(name))
-
-
 def _handler() -> Any:
     """The choices handler of this thread."""
     return V.choices
-
-
-def _ours(choices: list[Any]) -> list[TilecastCaller]:
-    return [choice for choice in choices if isinstance(choice, TilecastCaller)]
 
 
 WITH_BIAS = GemmProblem(M, N, K, 1, GemmOperands.parse("bf16:rcr:bias"))
@@ -109,7 +91,7 @@ def _first(problem: GemmProblem, count: int, power: str = "robust") -> list[str]
 
 
 def _names(choices: list[Any]) -> list[str]:
-    return [choice.choice.configs[0].name for choice in _ours(choices)]
+    return [choice.choice.configs[0].name for choice in ours_of(choices)]
 
 
 @pytest.mark.parametrize(("stored", "text"), [([1, K], "bf16:rcr"), ([N, 1], "bf16:rrr")])
@@ -120,7 +102,7 @@ def test_a_computed_operand_lies_as_its_kernel_reads_it(
     install(k=1)
     weight = TensorBox(StorageBox(node("weight", [K, N], stored, dtype=torch.int8)))
     b = realize_inputs(to_dtype(weight, torch.bfloat16))
-    (ours,) = _ours(choices_of(MMKernelInputs([node("a", [M, K]), b]), "mm"))
+    (ours,) = ours_of(choices_of(MMKernelInputs([node("a", [M, K]), b]), "mm"))
     assert ours.choice.matmul.hint.operands.text == text
     (buffer,) = V.graph.buffers
     buffer.decide_layout()
@@ -169,7 +151,7 @@ def test_stock_choices_stay_in_front(graph: Any, op: str, inputs: Any, template:
     install(k=3)
     choices = choices_of(inputs(), op, [template])
     assert choices[0].name == op
-    assert _ours(choices) == choices[1:]
+    assert ours_of(choices) == choices[1:]
     assert len(choices) == 4
 
 
@@ -207,9 +189,9 @@ def test_k_1_asks_aten_too_where_the_library_may_win(
     backends = "ATEN,TRITON,TILECAST"
     with config.patch(max_autotune_gemm_backends=backends, deterministic=deterministic):
         choices = choices_of(inputs, op, templates)
-        assert [choice.name for choice in choices if choice not in _ours(choices)] == [op]
+        assert [choice.name for choice in choices if choice not in ours_of(choices)] == [op]
         assert _remaining(choices) == choices
-    assert len(_ours(choices)) == len(hook) == (not deterministic)
+    assert len(ours_of(choices)) == len(hook) == (not deterministic)
     assert counters["tilecast"][f"fell back to ATen: {op}"] == deterministic
     assert counters["tilecast"][f"not covered: {op}"] == 0
 
@@ -241,7 +223,7 @@ def test_a_linear_layer_that_is_left_is_lowered_to_aten(
     with config.patch(max_autotune_gemm_backends="ATEN,TILECAST", deterministic=True):
         choices = lowered(aten.addmm, node("bias", [N]), *linear(M, N, K).nodes())
     assert choices
-    assert _ours(choices) == []
+    assert ours_of(choices) == []
     assert hook == []
 
 
@@ -260,21 +242,21 @@ def test_a_model_that_prefers_the_library_offers_kernels_with_a_benchmark_or_wit
     install(k=count, model=leaving_model)
     with config.patch(max_autotune_gemm_backends=backends):
         choices = choices_of(linear(M, N, K), "mm", [mm.aten_mm])
-    ours = _ours(choices)
+    ours = ours_of(choices)
     assert names_of(choices) == stock + names_of(ours)
     assert _names(choices)[:1] == _first(GemmProblem(M, N, K), 1)
 
 
 def test_a_symbolic_m_that_the_library_wins_throughout_is_left(
-    symbols: ShapeEnv, hook: list[KernelSpec], leaving_model: Path
+    graph: Any, hook: list[KernelSpec], leaving_model: Path
 ) -> None:
     install(k=1, model=leaving_model)
-    choices = choices_of(linear(_symbolic(symbols), N, K), "mm", [mm.aten_mm])
+    choices = choices_of(linear(symbolic(), N, K), "mm", [mm.aten_mm])
     assert [choice.name for choice in choices] == ["mm"]
     assert hook == []
     install(k=3, model=leaving_model)
-    choices = choices_of(linear(_symbolic(symbols), N, K), "mm", [mm.aten_mm])
-    (ours,) = _ours(choices)
+    choices = choices_of(linear(symbolic(), N, K), "mm", [mm.aten_mm])
+    (ours,) = ours_of(choices)
     assert len(ours.choice.configs) == 1
 
 
@@ -300,7 +282,7 @@ def test_nothing_is_added_unasked(
 def test_max_autotune_gemm_is_enough(graph: Any) -> None:
     install(k=2)
     with config.patch(max_autotune=False, max_autotune_gemm=True):
-        assert len(_ours(choices_of(linear(), "mm"))) == 2
+        assert len(ours_of(choices_of(linear(), "mm"))) == 2
 
 
 UNCOVERED: dict[str, tuple[Any, Callable[[], Sequence[Any]], dict[str, Any]]] = {
@@ -333,7 +315,7 @@ def test_aten_steps_in_where_nobody_else_has_a_choice(
     with installed(k=count), config.patch(max_autotune_gemm_backends=backends):
         assert atens()
         ours = lowered(aten.mm, *linear().nodes())
-        assert len(_ours(ours)) == len(ours) == count, "ATEN is not named"
+        assert len(ours_of(ours)) == len(ours) == count, "ATEN is not named"
     # The net stays: naming us is harmless in every thread that has not heard of it.
     with config.patch(max_autotune_gemm_backends=backends):
         assert atens()
@@ -389,7 +371,7 @@ def test_last_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("symbolic", "extents"),
+    ("which", "extents"),
     [
         ("m", [(2, 1), (16, 1), (192, 1), (1024, 1), (16384, 1)]),
         ("batch", [(M, 2), (M, 16), (M, 192), (M, 1024)]),
@@ -397,12 +379,12 @@ def test_last_calls() -> None:
     ],
 )
 def test_a_symbolic_extent_gets_one_choice_with_a_config_for_every_value(
-    symbols: ShapeEnv, hook: list[KernelSpec], symbolic: str, extents: list[tuple[int, int]]
+    graph: Any, hook: list[KernelSpec], which: str, extents: list[tuple[int, int]]
 ) -> None:
     install(k=3)
-    m = _symbolic(symbols, "m") if "m" in symbolic.split() else M
-    if batch := "batch" in symbolic:
-        inputs = batched(m, 128, K, _symbolic(symbols, "batch", 4))
+    m = symbolic("m") if "m" in which.split() else M
+    if batch := "batch" in which:
+        inputs = batched(m, 128, K, symbolic("batch", 4))
     else:
         inputs = linear(m, 128, K)
     (choice,) = choices_of(inputs, "bmm" if batch else "mm")
@@ -416,11 +398,11 @@ def test_a_symbolic_extent_gets_one_choice_with_a_config_for_every_value(
     assert {spec.batched for spec in hook} == {batch}
 
 
-def test_a_symbolic_extent_follows_no_file_of_choices(symbols: ShapeEnv, tmp_path: Path) -> None:
+def test_a_symbolic_extent_follows_no_file_of_choices(graph: Any, tmp_path: Path) -> None:
     problem, path = GemmProblem(16, 128, K), tmp_path / "choices.csv"
     named = list(candidates(problem, H200))[-1]
     path.write_text(f"m,n,k,config\n16,128,{K},{named}\n")
-    inputs, found = linear(_symbolic(symbols), 128, K), []
+    inputs, found = linear(symbolic(), 128, K), []
     for choices in (None, path):
         install(k=3, choices=choices)
         found += [choice.choice.configs for choice in choices_of(inputs, "mm")]
@@ -434,7 +416,7 @@ def test_another_layout_is_ranked_but_not_without_a_benchmark(graph: Any) -> Non
         install(k=count)
         inputs = MMKernelInputs([node("a", [M, K], [1, M]), node("b", [K, N], [1, K])])
         choices = choices_of(inputs, "mm", [mm.aten_mm])
-        assert len(_ours(choices)) == expected
+        assert len(ours_of(choices)) == expected
         assert choices[0].name == "mm"
 
 
@@ -460,7 +442,7 @@ def test_what_a_cat_reads_is_left_to_choices_that_write_in_place(graph: Any) -> 
     others, graph.current_node = graph.current_node, product
     assert names_of(choices_of(linear(), "mm", [mm.aten_mm])) == ["mm"]
     install(k=3, invariant=True)  # where a copy is what the same bits cost
-    assert len(_ours(choices_of(linear(), "mm", [mm.aten_mm]))) == 3
+    assert len(ours_of(choices_of(linear(), "mm", [mm.aten_mm]))) == 3
     install(k=3)
     graph.current_node = others
     assert len(choices_of(linear(), "mm", [mm.aten_mm])) == 4
@@ -508,7 +490,7 @@ def _imported(source: str) -> set[str]:
     return names
 
 
-def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Path) -> None:
+def test_generated_modules_need_no_installation(graph: Any, tmp_path: Path) -> None:
     """Each is imported by an interpreter that has seen nothing of the hook."""
     install(k=2)
     sources = [
@@ -517,7 +499,7 @@ def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Pat
             (linear(), "mm"),
             (biased_linear(), "addmm"),
             (batched(), "bmm"),
-            (linear(_symbolic(symbols)), "mm"),
+            (linear(symbolic()), "mm"),
         )
     ]
     paths = []
@@ -547,7 +529,7 @@ def test_a_bias_of_one_row_goes_to_the_kernel(
 ) -> None:
     """As Inductor's own lowering hands it over."""
     install(k=2)
-    choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
+    choices = ours_of(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
     problem = GemmProblem(M, N, K, operands=GemmOperands.parse("bf16:rcr:bias"))
     assert _names(choices) == _first(problem, 2)
     assert {spec.operands for spec in hook} == {problem.operands}
@@ -590,7 +572,7 @@ def test_a_matrix_goes_to_the_kernel_of_a_model_that_knows_such(
 ) -> None:
     install(k=count, model=model_of("bf16:rcr bf16:rcr:c"))
     operands = [node("c", [M, N]), *linear(M, N, K).nodes()]
-    choices = _ours(lowered(aten.addmm, *operands, **factors))
+    choices = ours_of(lowered(aten.addmm, *operands, **factors))
     assert len(choices) == count
     for choice in choices:
         assert f"matmul(A, B, out_ptr0, {handed})" in source_of(choice)
@@ -617,7 +599,7 @@ def test_what_is_added_to_a_batch(
     """Through Inductor's own lowering; a matrix as the model knows such kernels."""
     install(k=2, model=model_of(known))
     operands = [node("inp", batch), *batched(M, 128, K).nodes()]
-    choices = _ours(lowered(aten.baddbmm, *operands))
+    choices = ours_of(lowered(aten.baddbmm, *operands))
     assert len(choices) == 2
     handed = {"c": ", c", "bias": ", row(bias)"}[step]
     for choice in choices:
@@ -707,7 +689,7 @@ def test_other_choices_are_benchmarked_while_ours_compile(
     waited: list[KernelSpec] = []
     monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: waited.append(spec))
     install(k=2)
-    (caller, _) = _ours(choices_of(linear(M, N, K), "mm"))
+    (caller, _) = ours_of(choices_of(linear(M, N, K), "mm"))
     caller.precompile()
     assert waited == []
     monkeypatch.setattr(caller, "_render", lambda: "code")
@@ -722,19 +704,19 @@ def test_a_process_that_benchmarks_for_this_one_finds_kernels(
     waited: list[KernelSpec] = []
     monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: waited.append(spec))
     install(k=2)
-    (caller, _) = _ours(choices_of(linear(M, N, K), "mm"))
+    (caller, _) = ours_of(choices_of(linear(M, N, K), "mm"))
     with config.patch({setting: True}):
         caller.precompile()
     assert waited == [*caller.choice.specs]
 
 
-def test_keys_of_choices_tell_them_apart(symbols: ShapeEnv) -> None:
+def test_keys_of_choices_tell_them_apart(graph: Any) -> None:
     install(k=5)
     choices = [
         *choices_of(linear(), "mm"),
         *choices_of(biased_linear(), "addmm"),
         *choices_of(batched(), "bmm"),
-        *choices_of(linear(_symbolic(symbols)), "mm"),
+        *choices_of(linear(symbolic()), "mm"),
     ]
     assert len({choice.hash_key() for choice in choices}) == len(choices) == 16
 
@@ -841,8 +823,8 @@ def test_choices_are_generated_once(graph: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(TilecastTemplate, "generate", counted)
     install(k=3)
     choices = choices_of(linear(), "mm", [mm.aten_mm])
-    assert len(_ours(choices)) == len(calls) == 3
-    assert all(choice.layout == choices[0].layout for choice in _ours(choices))
+    assert len(ours_of(choices)) == len(calls) == 3
+    assert all(choice.layout == choices[0].layout for choice in ours_of(choices))
 
 
 def _looked_up(choices: list[Any], *milliseconds: float) -> tuple[bool, dict[Any, float]]:

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from hook_graph import linear, lowering, symbolic
 from stand_in_models import Asked, backwards
 from torch._inductor import ir
-from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.virtualized import V
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
@@ -153,22 +151,10 @@ def _home(codegen: Any) -> Any:
 
 
 @pytest.fixture
-def environment() -> Iterator[ShapeEnv]:
-    """A graph under compilation, and its symbols."""
-    symbols = ShapeEnv()
-    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), shape_env=symbols)
-    with V.set_graph_handler(graph):
-        yield symbols
-
-
-def _inputs(m: Any, n: Any, k: Any) -> MMKernelInputs:
-    """``torch.nn.functional.linear`` on a GPU, as Inductor holds it; no tensor is made."""
-
-    def node(name: str, size: list, stride: list) -> ir.InputBuffer:
-        layout = ir.FixedLayout(torch.device("cuda:0"), torch.bfloat16, size, stride)
-        return ir.InputBuffer(name=name, layout=layout)
-
-    return MMKernelInputs([node("a", [m, k], [k, 1]), node("b", [k, n], [1, k])])
+def environment() -> Iterator[None]:
+    """A graph under compilation."""
+    with lowering():
+        yield
 
 
 def _exchanged(inputs: MMKernelInputs) -> MMKernelInputs:
@@ -187,7 +173,7 @@ def test_the_code_generator_gets_the_order_of_the_model(codegen, environment) ->
     ranking = codegen.get_nvgemm_heuristics()
     assert ranking is stock
     kernels = _stock(_kernels())
-    inputs = _inputs(16, 6144, 4096)
+    inputs = linear(16, 6144, 4096)
     # 2.14, then 2.15; the method takes the rest by name, too.
     assert ranking.filter_kernels(kernels, inputs, 10, torch.float32) == kernels[:-11:-1]
     assert ranking.filter_kernels(kernels, inputs, 1, torch.float32, **OPTIONS) == kernels[-1:]
@@ -200,7 +186,7 @@ def test_extents_come_from_the_inputs(codegen, environment) -> None:
     asked = Asked()
     rank_with_model(_home(codegen), lambda device: asked)
     ranking = codegen.get_nvgemm_heuristics()
-    inputs = _inputs(16, 6144, 4096)
+    inputs = linear(16, 6144, 4096)
     ranking.filter_kernels(_kernels(), inputs, 3, torch.float32, **OPTIONS)
     assert asked.problem == GemmProblem(16, 6144, 4096)
     ranking.filter_kernels(
@@ -210,12 +196,10 @@ def test_extents_come_from_the_inputs(codegen, environment) -> None:
     assert all(config.swap_ab for config in asked.configs)
 
 
-def test_a_symbolic_extent_counts_as_its_hint(codegen, environment: ShapeEnv) -> None:
-    from torch._dynamo.source import ConstantSource
-
+def test_a_symbolic_extent_counts_as_its_hint(codegen, environment) -> None:
     asked = Asked()
     rank_with_model(_home(codegen), lambda device: asked)
-    inputs = _inputs(environment.create_symbol(17, ConstantSource("m")), 6144, 4096)
+    inputs = linear(symbolic(), 6144, 4096)
     codegen.get_nvgemm_heuristics().filter_kernels(_kernels(), inputs, 3)
     assert asked.problem == GemmProblem(17, 6144, 4096)
 
@@ -223,7 +207,7 @@ def test_a_symbolic_extent_counts_as_its_hint(codegen, environment: ShapeEnv) ->
 def test_no_kernels_are_no_reason_to_warn(codegen, environment, caplog) -> None:
     """Hopper has none with a fused epilogue, and Inductor asks for them all the same."""
     rank_with_model(_home(codegen), lambda device: backwards)
-    assert codegen.get_nvgemm_heuristics().filter_kernels([], _inputs(16, 6144, 4096), 3) == []
+    assert codegen.get_nvgemm_heuristics().filter_kernels([], linear(16, 6144, 4096), 3) == []
     assert not caplog.records
 
 
@@ -252,7 +236,7 @@ def test_without_a_model_the_order_is_the_stock_one(
     codegen, environment, caplog, choose: Callable, dtype: torch.dtype, reason: str
 ) -> None:
     kernels = _kernels(dtype=dtype, out_dtype=torch.bfloat16)
-    inputs = _inputs(16, 6144, 4096)
+    inputs = linear(16, 6144, 4096)
     expected = codegen.get_nvgemm_heuristics().filter_kernels(kernels, inputs, 5, torch.float32)
     rank_with_model(_home(codegen), lambda device: choose)
     for _ in range(3):

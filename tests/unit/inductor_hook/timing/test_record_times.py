@@ -14,13 +14,12 @@ from hook_graph import (
     biased_linear,
     choices_of,
     linear,
-    lowering,
     names_of,
     settled,
+    symbolic,
     warnings_told,
 )
 from torch._inductor.kernel import bmm, mm
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.dataset.autotuned import HEADER, Autotuned, read_autotuned
 from tilecast.data_collection.gpu.environment import versions
@@ -30,7 +29,6 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, uninstall
 from tilecast.inductor_hook.offer.template import FAILED_MS
 from tilecast.kernels.objects.keys import toolchain
-from tilecast.kernels.spec import KernelSpec
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(512, 4096, 4096)
@@ -103,17 +101,13 @@ def test_what_did_not_run_has_no_time(graph: Any, path: Path, failed: float) -> 
     assert found.library is None
 
 
-def test_a_time_that_is_not_one_kernels_is_left_out(hook: list[KernelSpec], path: Path) -> None:
+def test_a_time_that_is_not_one_kernels_is_left_out(graph: Any, path: Path) -> None:
     """A call with a symbolic m picks its config."""
-    from torch._dynamo.source import ConstantSource
-
-    symbols = ShapeEnv()
     install(k=2, learn=path)
-    with lowering(symbols):
-        dynamic = choices_of(linear(symbols.create_symbol(17, ConstantSource("m"))), "mm")
-        settled(dynamic, *range(1, len(dynamic) + 1))
-        assert dynamic and not path.exists()
-        settled(choices_of(biased_linear(), "addmm"), 1, 2)
+    dynamic = choices_of(linear(symbolic()), "mm")
+    settled(dynamic, *range(1, len(dynamic) + 1))
+    assert dynamic and not path.exists()
+    settled(choices_of(biased_linear(), "addmm"), 1, 2)
     (found,) = _found(path)
     assert found.problem == GemmProblem(512, 4096, 4096, 1, GemmOperands.parse("bf16:rcr:bias"))
 
