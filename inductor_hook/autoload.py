@@ -6,6 +6,7 @@ Every ``import torch`` pays for this module, so it reads three variables and imp
 import logging
 import os
 import sys
+from functools import partial
 from types import ModuleType
 
 from tilecast.inductor_hook.names import (
@@ -49,12 +50,15 @@ def autoload() -> None:
         logging.getLogger(__name__).warning(
             "tilecast: loading failed (%s); PyTorch goes on without", error
         )
+        sys.meta_path.insert(0, _InductorWatch(said=True))  # type: ignore[arg-type]
 
 
 class _InductorWatch:
     """Finds no module, but sees that Inductor is imported."""
 
-    seen = False
+    def __init__(self, said: bool = False):
+        """Take whether it was said before that tilecast is not installed."""
+        self.seen, self.said = False, said
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Have Inductor say where TILECAST is named in vain, once that is imported."""
@@ -62,21 +66,21 @@ class _InductorWatch:
             self.seen = True
             from wrapt import register_post_import_hook
 
-            register_post_import_hook(_say_where_named_in_vain, f"{name}.utils")
+            register_post_import_hook(partial(_help_where_in_vain, self.said), f"{name}.utils")
 
 
-def _say_where_named_in_vain(utils: ModuleType) -> None:
-    """Have one warning say so, and ATen multiply where nobody else would."""
-    asked, said = "_use_autotune_backend", False
+def _help_where_in_vain(said: bool, utils: ModuleType) -> None:
+    """Have one warning say so, unless it was said, and ATen multiply where nobody else would."""
+    asked = "_use_autotune_backend"
     stock = getattr(utils, asked, None)
     if stock is None:
         return
 
     def use_autotune_backend(backend: str) -> bool:
         nonlocal said
-        named = stock(BACKEND)
         settings = sys.modules.get("tilecast.inductor_hook.settings")
-        if named and not said and not (settings and settings.active()):
+        named = stock(BACKEND) and not (settings and settings.active())
+        if named and not said:
             said = True
             logging.getLogger(__name__).warning(
                 "tilecast: max_autotune_gemm_backends names %s, but tilecast is not installed, so "

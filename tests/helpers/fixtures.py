@@ -292,6 +292,16 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     decide_again()
 
 
+@pytest.fixture
+def switch(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
+    """The eager switch, off, for the kernels of the CPU; gives those of ours that are launched."""
+    from tilecast.inductor_hook.dispatch import switch
+
+    monkeypatch.setattr(switch, "_KEY", "CPU")
+    yield gpu
+    switch.disable()
+
+
 def pass_for_a_gpu(monkeypatch: pytest.MonkeyPatch, launches: Callable[..., object]) -> None:
     """Have tensors of the CPU pass for a GPU's, and functions for kernels.
 

@@ -11,7 +11,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from torch._inductor import config
 
 from tilecast.inductor_hook import uninstall
 from tilecast.inductor_hook.autoload import autoload
@@ -132,31 +131,17 @@ for where in ("options", "config"):
     assert "call tilecast.inductor_hook.install()" in said
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "reason"),
-    [
-        ("TILECAST_K", "lots", "k='lots' is out of range; allowed: 1 to 64, or 'auto'"),
-        ("TILECAST_MODEL", "/nowhere", "model /nowhere is refused: manifest.json cannot be read"),
-    ],
-)
-def test_a_bad_setting_is_one_warning(
-    hook: object,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    variable: str,
-    value: str,
-    reason: str,
-) -> None:
-    monkeypatch.setenv(BACKENDS, "TILECAST")
-    monkeypatch.setenv(variable, value)
-    with config.patch(max_autotune_gemm_backends="TILECAST"):
-        autoload()
-        assert config.max_autotune_gemm_backends == "ATEN"
-    # PyTorch may trace at the level of debugging.
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert reason in record.getMessage()
-    assert "\n" not in record.getMessage()
-    assert config.inductor_choices_class is None
+def test_a_list_that_names_us_alone_has_atens_choices_where_loading_fails() -> None:
+    code = """
+import torch
+product = torch.compile(lambda a, b: a @ b + a @ b, options={"max_autotune": True})
+print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
+"""
+    caches = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    process = _python(code, **{BACKENDS: "TILECAST", "TILECAST_INVARIANT": "maybe"}, **caches)
+    assert process.stdout == "128.0\n", process.stderr
+    (said,) = (line for line in process.stderr.splitlines() if "tilecast" in line)
+    assert "loading failed (TILECAST_INVARIANT='maybe' is not understood" in said
 
 
 @pytest.mark.parametrize(

@@ -220,34 +220,26 @@ def test_one_variable_asks_for_it_compiled_and_eager(
 
 
 def test_eager_products_run_agreeing_kernels_and_others_are_warned_of(
-    gpu: list[KernelSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    leaving_model: Path,
-    caplog: pytest.LogCaptureFixture,
+    switch: list[KernelSpec], leaving_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(routing, "_KEY", "CPU")
     m, n, k = SPLIT
     x, weight = torch.zeros(m, k, dtype=torch.bfloat16), torch.zeros(n, k, dtype=torch.bfloat16)
     caplog.set_level(logging.WARNING, "tilecast")
     eager.enable(leaving_model, invariant=True)
-    try:
-        for rows in (1, 7, m):
-            torch.nn.functional.linear(x[:rows], weight)
-        assert {spec.operands.text for spec in gpu} == {"bf16:rcr@4xfp32"}
-        assert {cast(QuackConfig, spec.config).split_k for spec in gpu} <= {1, 4}
-        assert warnings_told(caplog) == []
-        torch.mm(x.float()[:, :1], weight.float().T[:1])
-        assert warnings_told(caplog) == []
-        for _ in range(2):
-            torch.mm(x.float(), weight.float().T)
-    finally:
-        eager.disable()
+    for rows in (1, 7, m):
+        torch.nn.functional.linear(x[:rows], weight)
+    assert {spec.operands.text for spec in switch} == {"bf16:rcr@4xfp32"}
+    assert {cast(QuackConfig, spec.config).split_k for spec in switch} <= {1, 4}
+    assert warnings_told(caplog) == []
+    torch.mm(x.float()[:, :1], weight.float().T[:1])
+    assert warnings_told(caplog) == []
+    for _ in range(2):
+        torch.mm(x.float(), weight.float().T)
     (told,) = warnings_told(caplog)
     assert "torch does some mm of torch.float32" in told
     eager.enable(leaving_model)
     torch.nn.functional.linear(x, weight)
-    eager.disable()
-    assert len(gpu) == 3
+    assert len(switch) == 3
 
 
 def test_a_bias_is_added_by_the_kernel(graph: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
@@ -13,21 +13,12 @@ import torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import eager
 from tilecast.inductor_hook.dispatch import plan
-from tilecast.inductor_hook.dispatch import switch as routing
 from tilecast.inductor_hook.run import static
 from tilecast.inductor_hook.select import selection
 from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.spec import KernelSpec
 
 M, N, K = 32, 64, 128
-
-
-@pytest.fixture
-def switch(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
-    """The switch, off, for the kernels of the CPU; gives the kernels of ours that are launched."""
-    monkeypatch.setattr(routing, "_KEY", "CPU")
-    yield gpu
-    eager.disable()
 
 
 def _operands() -> tuple[torch.Tensor, torch.Tensor]:

@@ -44,14 +44,6 @@ M, N, K = 32, 64, 128
 ModelOf = Callable[..., Path]
 
 
-@pytest.fixture
-def switch(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
-    """The switch, off, for the kernels of the CPU; gives the kernels of ours that are launched."""
-    monkeypatch.setattr(routing, "_KEY", "CPU")
-    yield gpu
-    eager.disable()
-
-
 def _kernels(key: str = "CPU") -> list[str]:
     """Who registered the kernels of a dispatch key, by operator."""
     tables = (torch._C._dispatch_dump(f"aten::{name}") for name in OPERATORS)
@@ -595,19 +587,6 @@ def test_a_variable_switches_it_on(
     before = _kernels()
     autoload()
     assert (_kernels() != before) is on
-
-
-def test_a_bad_variable_is_one_warning(
-    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("TILECAST_EAGER", "1")
-    monkeypatch.setenv("TILECAST_POWER", "eco")
-    before = _kernels()
-    autoload()
-    assert _kernels() == before
-    (said,) = caplog.records
-    assert "loading failed" in said.getMessage()
-    assert "power 'eco' is not known" in said.getMessage()
 
 
 def test_importing_torch_with_the_variable_neither_fails_nor_asks_for_a_gpu() -> None:
