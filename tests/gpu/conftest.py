@@ -8,19 +8,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from compiled_kernels import Kernels
-from joblib import cpu_count
+import torch
+from compiled_kernels import Kernels, compiled
 from variants import share_ptxas
 
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.kernels.build.builder import compile_all
+from tilecast.inductor_hook import telemetry
 from tilecast.kernels.candidates import family_space
 from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.runtime.learned import load_heuristic
 
 share_ptxas()  # else PyTorch 2.11 compiles each choice of Triton's twice
 
@@ -57,20 +58,25 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (plain, *configs[::12]))
     any_rows = tuple(KernelSpec(config, LINEAR_BF16, any_rows=True) for config in configs[::2])
     any_rows += tuple(replace(spec, any_rows=True) for spec in (*others, *batched))
-    objects = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)]
     specs += [*others, *batched, *any_rows]
     assert len(specs) <= 120
-    random.shuffle(specs)  # processes that test side by side begin with different ones
-    results = list(compile_all(specs, objects, cpu_count()))
-    assert {result.error for result in results} == {None}
-    return Kernels((plain, *configs), others, batched, any_rows, objects)
+    return Kernels((plain, *configs), others, batched, any_rows, compiled(specs))
+
+
+@pytest.fixture
+def gpu_with_a_model() -> None:
+    """There is a model for this GPU, or the test is skipped; nothing was said before."""
+    telemetry._told.clear()
+    try:
+        load_heuristic(hardware(torch.cuda.get_device_name()), LINEAR_BF16)
+    except TilecastError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
 def relative_error() -> Callable[..., float]:
     """||out - a @ b|| / ||a @ b||, in float32; NaN where out has one."""
-    import torch
 
     def error(out, a, b) -> float:
         reference = a.float() @ b.float()

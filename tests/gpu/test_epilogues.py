@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from typing import cast
 
 import pytest
 import torch
-from joblib import cpu_count
+from compiled_kernels import capturing, compiled
 
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import space
 from tilecast.kernels.launch import load_kernel
-from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -74,13 +72,9 @@ def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
 
 @pytest.fixture(scope="module")
 def objects() -> ObjectCache:
-    found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [spec for text in FUSED for spec in kinds(GemmOperands.parse(text))]
     specs += [spec for text in BATCHED for spec in kinds(GemmOperands.parse(text), batched=True)]
-    random.shuffle(specs)  # processes that test side by side begin with different ones
-    results = list(compile_all(specs, found, cpu_count()))
-    assert {result.error for result in results} == {None}
-    return found
+    return compiled(specs)
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +123,7 @@ def test_what_the_kernel_before_writes_is_waited_for(
     for spec in kinds(problem.operands):
         launch = load_kernel(spec, objects)
         launch(a, b, steps[0], added)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             for given, out in zip(written, steps, strict=False):
                 launch(a, b, out, given)
         for _ in range(10):
@@ -152,9 +144,7 @@ def test_graphs_replay_with_new_extras(objects: ObjectCache, text: str) -> None:
     for spec in kinds(problem.operands):
         launch, out = load_kernel(spec, objects), poisoned_out(problem)
         launch(a, b, out, *extras)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             launch(a, b, out, *extras)
         before = out.clone()
         for extra in extras:

@@ -17,34 +17,22 @@ import torch
 from torch.torch_version import TorchVersion
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import installed, telemetry
+from tilecast.inductor_hook import installed
 from tilecast.inductor_hook.select.selection import ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.stock_kernels.flex_gemm import quack_config
-from tilecast.models.runtime.learned import load_heuristic
 
-pytestmark = pytest.mark.skipif(
-    TorchVersion(torch.__version__) < "2.15", reason="needs PyTorch 2.15 or later"
-)
+pytestmark = [
+    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.15", reason="needs PyTorch 2.15"),
+    pytest.mark.usefixtures("gpu_with_a_model"),
+]
 
 M, N, K = 512, 4096, 4096
 PROBLEM = GemmProblem(M, N, K)
 Configs = list[Mapping[str, Any]]
 Compiled = Callable[..., Configs]
-
-
-@pytest.fixture(autouse=True)
-def gpu_with_a_model() -> None:
-    pytest.importorskip("cutlass")
-    telemetry._told.clear()
-    try:
-        load_heuristic(hardware(torch.cuda.get_device_name()), LINEAR_BF16)
-    except TilecastError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

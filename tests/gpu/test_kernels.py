@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING
 import invariance
 import pytest
 import torch
-from joblib import cpu_count
+from compiled_kernels import capturing, compiled
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.launch import load_kernel
-from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90.space import CLUSTERS, TILE_N
 from tilecast.kernels.spec import KernelSpec
@@ -163,9 +160,7 @@ def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) 
         a, b, out = _operands(200, 520, 264)
         kernel = kernels.config(position)
         kernel(a, b, out)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             kernel(a, b, out)
         for _ in range(3):
             a.normal_()
@@ -195,9 +190,7 @@ def test_a_chain_reads_what_the_kernel_before_it_wrote(
     for position, config in enumerate(kernels.configs):
         kernel = kernels.config(position)
         kernel(a, b, steps[0])
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             for left, out in zip((a, *steps), steps, strict=False):
                 kernel(left, b, out)
         for _ in range(10):
@@ -256,10 +249,7 @@ def test_kernel_may_be_loaded_twice(kernels: Kernels, relative_error: Error) -> 
 def drawn() -> dict[str, dict[KernelSpec, bool]]:
     """Compiled kernels of each kind that break no `INVARIANT` rule."""
     found = {name: invariance.drawn(kind, 5, 0) for name, kind in invariance.KINDS.items()}
-    specs = [spec for kernels in found.values() for spec in kernels]
-    random.shuffle(specs)  # processes that test side by side begin with different ones
-    results = list(compile_all(specs, ObjectCache(default_root()), cpu_count()))
-    assert {result.error for result in results} == {None}
+    compiled(spec for kernels in found.values() for spec in kernels)
     return found
 
 

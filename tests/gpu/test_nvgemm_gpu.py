@@ -13,16 +13,16 @@ from torch.torch_version import TorchVersion
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.stock_kernels.nvgemm import kernel_config, rank_with_model, restore
 from tilecast.kernels.candidates import config_table
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 
-pytestmark = pytest.mark.skipif(
-    TorchVersion(torch.__version__) < "2.14", reason="needs PyTorch 2.14 or later"
-)
+pytest.importorskip("cutlass.operators")
+pytestmark = [
+    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.14", reason="needs PyTorch 2.14"),
+    pytest.mark.usefixtures("gpu_with_a_model"),
+]
 
 M, N, K = 16, 6144, 4096
 OPTIONS: dict[str, Any] = {
@@ -51,22 +51,12 @@ def _heuristic(problem: GemmProblem) -> LearnedHeuristic:
     return load_heuristic(hardware(torch.cuda.get_device_name()), problem.operands)
 
 
-@pytest.fixture(autouse=True)
-def gpu_with_a_model() -> None:
-    pytest.importorskip("cutlass.operators")
-    try:
-        load_heuristic(hardware(torch.cuda.get_device_name()), LINEAR_BF16)
-    except TilecastError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
 def home() -> Iterator[Any]:
     """The module that keeps the ranking object which the code generator asks."""
     from torch._inductor.codegen.nv_universal_gemm import nv_universal_gemm as codegen
 
     module: Any = inspect.getmodule(vars(codegen)["get_nvgemm_heuristics"])
-    telemetry._told.clear()
     yield module
     restore(module)
 

@@ -1,15 +1,22 @@
-"""What was compiled for the GPU tests, and from which sources kernels are compiled."""
+"""What is compiled and captured for the GPU tests, and from which sources kernels are compiled."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
+import torch
+from joblib import cpu_count
+
 from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch, load_kernel
-from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.objects.keys import source_files
 from tilecast.kernels.spec import KernelSpec
 
@@ -43,6 +50,23 @@ class Kernels:
 
 
 _load = cache(load_kernel)
+
+
+def compiled(specs: Iterable[KernelSpec]) -> ObjectCache:
+    """The user's cache with some kernels; it is kept, as compiling takes longer than the tests."""
+    objects, wanted = ObjectCache(default_root()), list(specs)
+    random.shuffle(wanted)  # processes that test side by side begin with different ones
+    assert {result.error for result in compile_all(wanted, objects, cpu_count())} == {None}
+    return objects
+
+
+@contextmanager
+def capturing() -> Iterator[torch.cuda.CUDAGraph]:
+    """Inside, launches become part of a graph, once the GPU has done all that came before."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        yield graph
 
 
 def check_sources(compiler: str, loaded: str) -> None:

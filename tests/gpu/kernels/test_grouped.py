@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from joblib import cpu_count
+from compiled_kernels import capturing, compiled
 
 from tilecast.data_collection.timing.correctness import wrong_elements
 from tilecast.data_collection.timing.gpu_session import GpuSession
@@ -21,10 +21,9 @@ from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import space
 from tilecast.kernels.launch import Launch, load_kernel
-from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -60,6 +59,9 @@ COUNTS = {
 """Rows, or the k, of each group."""
 
 
+Loaded = dict[GemmOperands, dict[KernelSpec, Launch]]
+
+
 def kernels(operands: GemmOperands) -> list[KernelSpec]:
     """One for each tile height, cluster, schedule, raster and number of CTAs on an SM."""
     shown = {}
@@ -75,18 +77,15 @@ def kernels(operands: GemmOperands) -> list[KernelSpec]:
 
 @pytest.fixture(scope="module")
 def objects() -> ObjectCache:
-    found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
-    specs = [spec for text in ALL for spec in kernels(GemmOperands.parse(text))]
-    random.shuffle(specs)  # processes that test side by side begin with different ones
-    results = list(compile_all(specs, found, cpu_count()))
-    assert {result.error for result in results} == {None}
-    return found
+    return compiled(spec for text in ALL for spec in kernels(GemmOperands.parse(text)))
 
 
 @pytest.fixture(scope="module")
-def loaded(objects: ObjectCache) -> dict[KernelSpec, Launch]:
-    specs = [spec for text in ALL for spec in kernels(GemmOperands.parse(text))]
-    return {spec: load_kernel(spec, objects) for spec in specs}
+def loaded(objects: ObjectCache) -> Loaded:
+    return {
+        operands: {spec: load_kernel(spec, objects) for spec in kernels(operands)}
+        for operands in map(GemmOperands.parse, ALL)
+    }
 
 
 def ends_of(counts: list[int]) -> torch.Tensor:
@@ -105,7 +104,7 @@ def test_the_check_of_the_collector_finds_every_kernel_right(
 
 @pytest.mark.parametrize("spread", COUNTS)
 def test_every_kernel_is_right_for_every_spread_and_writes_nothing_behind_the_last_group(
-    loaded: dict[KernelSpec, Launch], spread: str
+    loaded: Loaded, spread: str
 ) -> None:
     counts = COUNTS[spread]
     rows, behind, wrong = sum(counts), 70, {}
@@ -117,19 +116,18 @@ def test_every_kernel_is_right_for_every_spread_and_writes_nothing_behind_the_la
             scales[0][rows:] = torch.nan
             scales[1][ends.diff(prepend=ends.new_zeros(1)) == 0] = torch.nan
         right = reference(problem, (a, b, ends, *scales))
-        for spec, kernel in loaded.items():
-            if spec.operands == operands:
-                out = poisoned_out(problem)
-                kernel(a, b, out, ends, *scales)
-                found = wrong_elements(out[:rows], right[:rows], problem)
-                if found or not bool(out[rows:].isnan().all()):
-                    wrong[str(spec)] = found or "rows behind the last group are written"
+        for spec, kernel in loaded[operands].items():
+            out = poisoned_out(problem)
+            kernel(a, b, out, ends, *scales)
+            found = wrong_elements(out[:rows], right[:rows], problem)
+            if found or not bool(out[rows:].isnan().all()):
+                wrong[str(spec)] = found or "rows behind the last group are written"
     assert wrong == {}
 
 
 @pytest.mark.parametrize("spread", COUNTS)
 def test_every_kernel_is_right_for_every_spread_of_k_and_reads_nothing_behind_the_last_group(
-    loaded: dict[KernelSpec, Launch], spread: str
+    loaded: Loaded, spread: str
 ) -> None:
     counts = COUNTS[spread]
     k, behind, wrong = sum(counts), 70, {}
@@ -139,17 +137,16 @@ def test_every_kernel_is_right_for_every_spread_of_k_and_reads_nothing_behind_th
         a[:, k:], b[k:] = torch.nan, torch.nan
         ends = ends_of(counts)
         right = reference(problem, (a, b, ends))
-        for spec, kernel in loaded.items():
-            if spec.operands == operands:
-                out = poisoned_out(problem)
-                kernel(a, b, out, ends)
-                if found := wrong_elements(out, right, problem):
-                    wrong[str(spec)] = found
+        for spec, kernel in loaded[operands].items():
+            out = poisoned_out(problem)
+            kernel(a, b, out, ends)
+            if found := wrong_elements(out, right, problem):
+                wrong[str(spec)] = found
     assert wrong == {}
 
 
 def test_a_product_along_k_has_the_same_bits_wherever_it_begins_and_whatever_the_others_hold(
-    loaded: dict[KernelSpec, Launch],
+    loaded: Loaded,
 ) -> None:
     """Another kernel adds up the same, too."""
     problem = GemmProblem(136, N, 300, 1, BF16_ALONG_K)
@@ -159,30 +156,25 @@ def test_a_product_along_k_has_the_same_bits_wherever_it_begins_and_whatever_the
         a, b, _ = random_inputs(GemmProblem(136, N, sum(counts), len(counts), BF16_ALONG_K))
         start = sum(counts[:place])
         a[:, start : start + 300], b[start : start + 300] = rows, columns
-        for spec, kernel in loaded.items():
-            if spec.operands == BF16_ALONG_K:
-                out = torch.full((len(counts), 136, N), torch.nan, dtype=a.dtype, device="cuda")
-                kernel(a, b, out, ends_of(counts))
-                seen.append(out[place].clone())
+        for kernel in loaded[BF16_ALONG_K].values():
+            out = torch.full((len(counts), 136, N), torch.nan, dtype=a.dtype, device="cuda")
+            kernel(a, b, out, ends_of(counts))
+            seen.append(out[place].clone())
     assert len(seen) >= 30
     assert all(torch.equal(one, seen[0]) for one in seen)
 
 
 def test_graphs_read_where_groups_along_k_end_from_the_kernel_in_front(
-    loaded: dict[KernelSpec, Launch],
+    loaded: Loaded,
 ) -> None:
     problem = GemmProblem(136, N, 900, 40, BF16_ALONG_K)
     a, b, _ = random_inputs(problem)
     counts = torch.zeros(40, dtype=torch.int32, device="cuda")
     ends = torch.empty_like(counts)
-    for spec, kernel in loaded.items():
-        if spec.operands != BF16_ALONG_K:
-            continue
+    for spec, kernel in loaded[BF16_ALONG_K].items():
         out = poisoned_out(problem)
         kernel(a, b, out, ends_of([0] * 40))
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             torch.cumsum(counts, 0, dtype=torch.int32, out=ends)
             kernel(a, b, out, ends)
         for _ in range(3):
@@ -195,7 +187,7 @@ def test_graphs_read_where_groups_along_k_end_from_the_kernel_in_front(
 
 
 def test_views_with_strides_and_offsets_touch_nothing_else(
-    loaded: dict[KernelSpec, Launch],
+    loaded: Loaded,
 ) -> None:
     counts = [0, 70, 1, 129]
     problem = GemmProblem(200, N, K, 4, BF16)
@@ -203,18 +195,17 @@ def test_views_with_strides_and_offsets_touch_nothing_else(
     whole_a = torch.randn(205, K + 24, dtype=torch.bfloat16, device="cuda")
     a, b, ends = whole_a[3:203, 8 : 8 + K], whole_b[1:, 16:, 8:], ends_of(counts)
     right = reference(problem, (a, b, ends))
-    for spec, kernel in loaded.items():
-        if spec.operands == BF16:
-            whole_out = torch.full((204, N + 16), 7.0, dtype=torch.bfloat16, device="cuda")
-            out = whole_out[2:202, 8 : 8 + N]
-            kernel(a, b, out, ends)
-            assert wrong_elements(out, right, problem) is None, spec
-            out.fill_(7.0)
-            assert bool((whole_out == 7.0).all()), spec
+    for spec, kernel in loaded[BF16].items():
+        whole_out = torch.full((204, N + 16), 7.0, dtype=torch.bfloat16, device="cuda")
+        out = whole_out[2:202, 8 : 8 + N]
+        kernel(a, b, out, ends)
+        assert wrong_elements(out, right, problem) is None, spec
+        out.fill_(7.0)
+        assert bool((whole_out == 7.0).all()), spec
 
 
 def test_rows_of_a_group_have_the_same_bits_whatever_the_other_groups_hold(
-    loaded: dict[KernelSpec, Launch],
+    loaded: Loaded,
 ) -> None:
     """And the same in every kernel: there is one order in which each adds up."""
     weight = torch.randn(N, K, dtype=torch.bfloat16, device="cuda").T
@@ -225,17 +216,16 @@ def test_rows_of_a_group_have_the_same_bits_whatever_the_other_groups_hold(
         a, b, _ = random_inputs(problem)
         start = sum(counts[:place])
         a[start : start + 37], b[place] = rows, weight
-        for spec, kernel in loaded.items():
-            if spec.operands == BF16:
-                out = poisoned_out(problem)
-                kernel(a, b, out, ends_of(counts))
-                seen.append(out[start : start + 37].clone())
+        for kernel in loaded[BF16].values():
+            out = poisoned_out(problem)
+            kernel(a, b, out, ends_of(counts))
+            seen.append(out[start : start + 37].clone())
     assert len(seen) >= 40
     assert all(torch.equal(one, seen[0]) for one in seen)
 
 
 def test_graphs_read_where_groups_end_at_each_replay_from_the_kernel_in_front(
-    loaded: dict[KernelSpec, Launch],
+    loaded: Loaded,
 ) -> None:
     """A chain as of a layer of experts: ends are made by a kernel, and two products follow."""
     problem = GemmProblem(300, N, K, 40, BF16)
@@ -244,14 +234,10 @@ def test_graphs_read_where_groups_end_at_each_replay_from_the_kernel_in_front(
     _, c, _ = random_inputs(second)
     counts = torch.zeros(40, dtype=torch.int32, device="cuda")
     ends = torch.empty_like(counts)
-    for spec, kernel in loaded.items():
-        if spec.operands != BF16:
-            continue
+    for spec, kernel in loaded[BF16].items():
         middle, out = poisoned_out(problem), poisoned_out(second)
         kernel(a, b, middle, ends_of([0] * 40))
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             torch.cumsum(counts, 0, dtype=torch.int32, out=ends)
             kernel(a, b, middle, ends)
             kernel(middle, c, out, ends)
@@ -271,19 +257,15 @@ def test_graphs_read_where_groups_end_at_each_replay_from_the_kernel_in_front(
 
 
 def test_graphs_read_scales_and_where_groups_end_from_the_kernel_in_front(
-    loaded: dict[KernelSpec, Launch],
+    loaded: Loaded,
 ) -> None:
     problem = GemmProblem(300, N, K, 40, FP8)
     a, b, ends, *scales = random_inputs(problem)
-    for spec, kernel in loaded.items():
-        if spec.operands != FP8:
-            continue
+    for spec, kernel in loaded[FP8].items():
         out, given = poisoned_out(problem), [ends.clone(), *map(torch.clone, scales)]
         drawn = [torch.zeros_like(one) for one in given]
         kernel(a, b, out, *given)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capturing() as graph:
             for one, new in zip(given, drawn, strict=True):
                 one.copy_(new)
             kernel(a, b, out, *given)
@@ -298,24 +280,21 @@ def test_graphs_read_scales_and_where_groups_end_from_the_kernel_in_front(
             assert wrong_elements(out, right, problem) is None, spec
 
 
-def test_scales_of_groups_may_lie_in_longer_rows(loaded: dict[KernelSpec, Launch]) -> None:
+def test_scales_of_groups_may_lie_in_longer_rows(loaded: Loaded) -> None:
     problem = GemmProblem(200, N, K, 4, FP8)
     a, b, ends, scale_a, scale_b = random_inputs(problem)
     longer = torch.full((4, N + 3), torch.nan, device="cuda")[:, 1 : N + 1].copy_(scale_b)
     right = reference(problem, (a, b, ends, scale_a, scale_b))
-    for spec, kernel in loaded.items():
-        if spec.operands == FP8:
-            out = poisoned_out(problem)
-            kernel(a, b, out, ends, scale_a, longer)
-            assert wrong_elements(out, right, problem) is None, spec
+    for spec, kernel in loaded[FP8].items():
+        out = poisoned_out(problem)
+        kernel(a, b, out, ends, scale_a, longer)
+        assert wrong_elements(out, right, problem) is None, spec
 
 
-def test_two_streams_do_not_meet(loaded: dict[KernelSpec, Launch]) -> None:
+def test_two_streams_do_not_meet(loaded: Loaded) -> None:
     problem = GemmProblem(900, 1112, 1032, 12, BF16)
     work = [(torch.cuda.Stream(), *random_inputs(problem), poisoned_out(problem)) for _ in "ab"]
-    for spec, kernel in loaded.items():
-        if spec.operands != BF16:
-            continue
+    for spec, kernel in loaded[BF16].items():
         for *_, out in work:
             out.fill_(torch.nan)
         torch.cuda.synchronize()
