@@ -1,10 +1,9 @@
-"""Grouped products beside PyTorch's: what is timed, and figures of what was compiled."""
+"""Grouped products beside PyTorch's: what is timed, and that it is right."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import grouped_compiled
+import grouped_fp8
 import grouped_speed
 import pytest
 import races
@@ -24,19 +23,13 @@ def test_what_is_timed_are_candidates() -> None:
     assert set(ranked) <= set(candidates(problem, gpu))
 
 
-def test_figures_of_compiled_products_are_others_over_ours() -> None:
-    times = {"eager": 12.0, grouped_compiled.RIVAL: 11.0, grouped_compiled.OURS: 10.0}
-    seconds = {grouped_compiled.RIVAL: 40.0, grouped_compiled.OURS: 2.0}
-    row = {"microseconds": {"burst": times}, "compile_seconds": seconds}
-    again = {**row, "compile_seconds": seconds | {grouped_compiled.AGAIN: 1.0}}
-    found = grouped_compiled.figures([row, again])
-    cold, there = (f"compile time of TILECAST k=5{more}" for more in ("", ", kernels there"))
-    assert set(found) == {"burst", cold, there}
-    assert found["burst"]["ATEN,TRITON over TILECAST k=5"]["geomean"] == pytest.approx(1.1, 1e-3)
-    assert found[cold]["geomean"] == pytest.approx(0.05, 1e-3)
-    assert found[there] == {"problems": 1} | dict.fromkeys(
-        found[there].keys() - {"problems"}, 0.025
-    )
+def test_the_first_choices_in_fp8_stand_in_front_of_other_candidates() -> None:
+    gpu = hardware("H200")
+    found = grouped_fp8.timed_configs(gpu)
+    assert [*found] == [*grouped_fp8.PROBLEMS.values()]
+    for problem, configs in found.items():
+        assert grouped_fp8.FIRST < len(configs) == len(set(configs)) <= grouped_fp8.MOST
+        assert set(configs) <= set(candidates(problem, gpu))
 
 
 def test_compiled_products_are_what_pytorch_multiplies() -> None:
@@ -65,12 +58,3 @@ def test_each_call_is_compared_with_pytorchs_and_may_not_keep_what_another_wrote
     else:
         found = races.largest_error(problem, calls, "cpu")
         assert found == pytest.approx(2**-7, rel=0.15)
-
-
-def test_medians_are_by_name() -> None:
-    class Bench:
-        def time(self, entrants: list[str], regime: str, rounds: int) -> list[list[float]]:
-            return [[float(len(name))] * rounds for name in entrants]
-
-    bench: Any = Bench()
-    assert races.medians(bench, ["a", "bb"], "burst", 5) == {"a": 1.0, "bb": 2.0}

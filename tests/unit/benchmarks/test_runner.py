@@ -17,9 +17,10 @@ import runner
 import torch
 
 SWEEPS = (
-    *("compile_time", "flex_gemm_order", "fused_activations", "gated", "generate", "grouped_speed"),
+    *("compile_time", "flex_gemm_order", "fused_activations", "gated", "generate", "row_alignment"),
     *("inductor_timing", "invariance", "invariant_models", "invariant_speed", "kernel_speed"),
-    *("llama_shapes", "new_operand", "real_models", "row_alignment", "screen_against_race"),
+    *("grouped_compiled", "grouped_fp8", "grouped_speed", "llama_shapes", "new_operand"),
+    *("real_models", "screen_against_race"),
     "sm100_compiles",
 )
 
