@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from fresh_process import python
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -53,7 +52,7 @@ PACKAGES = {
     "heuristics": HEAVY,
     "data_collection": {"cutlass", "xgboost", "sklearn"},
     "kernels": {"torch", "xgboost", "sklearn", "pandas"},
-    "models": {"torch", "cutlass"},
+    "models": HEAVY,
     "reporting": {"torch", "cutlass", "xgboost", "sklearn", "plotly"},
     "inductor_hook": {"xgboost", "sklearn", "pandas"},
 }
@@ -255,8 +254,7 @@ def test_scripts_and_helpers_that_import_each_other_have_names_of_their_own() ->
 def _loaded_by(names: Iterable[str]) -> set[str]:
     """Every module in ``sys.modules`` after some are imported."""
     code = f"import sys, {', '.join(names)}; print(*sys.modules)"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    process = python(code)
     return set(process.stdout.split())
 
 

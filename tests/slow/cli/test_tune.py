@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from own_measurements import *  # noqa: F403
 from own_measurements import OWN
-from tune_bench import *  # noqa: F403
 
 from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.models.runtime.artifact import load

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 from compiled_kernels import check_sources
+from fresh_process import python
 
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -363,6 +364,4 @@ spec = KernelSpec(parse_config({SAMPLE[1][1]!r}), LINEAR_BF16)
 (result,) = compile_all([spec], ObjectCache(Path({str(tmp_path / "objects")!r})), 1)
 print(result.error, [name for name in sys.modules if name.split(".")[0] in ("quack", "cutlass")])
 """
-    run = [sys.executable, "-c", code]
-    found = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    assert found.strip() == "None []"
+    assert python(code).stdout == "None []\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import VALID
+from fresh_process import python
 
 import tilecast
 from tilecast.cli.main import COMMANDS, main
@@ -170,7 +171,7 @@ def test_space_leaves_out_what_failed_where_the_model_was_measured(
 
 def test_the_package_has_its_version_and_what_installs_it_and_imports_nothing_for_that() -> None:
     code = "import sys, tilecast; print(tilecast.__version__, *sys.modules)"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    process = python(code)
     found, *loaded = process.stdout.split()
     assert found == version("tilecast")
     assert not {"torch", "numpy", "tilecast.inductor_hook"} & set(loaded)

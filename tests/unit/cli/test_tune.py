@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from own_measurements import *  # noqa: F403
 from own_measurements import OWN
-from tune_bench import *  # noqa: F403
 
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import Dataset

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from fresh_process import python
 
 from tilecast.inductor_hook import uninstall
 from tilecast.inductor_hook.autoload import autoload
@@ -20,13 +20,7 @@ BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 NAMED = {BACKENDS: "ATEN,TRITON,TILECAST"}
 ISA = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 """Has PyTorch believe the processor, instead of trying it with a compiler for seconds."""
-
-
-def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TILECAST_")}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=clean | ISA | environment
-    )
+UNCACHED = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 
 
 def test_pytorch_finds_the_entry_point() -> None:
@@ -37,7 +31,7 @@ def test_pytorch_finds_the_entry_point() -> None:
 def test_naming_the_backend_is_enough(another_model: Path, tmp_path: Path) -> None:
     """Files are named wherever the process goes, what was done is said as it ends, and a list that
     names TILECAST alone has ATen multiply behind it."""
-    process = _python(
+    process = python(
         """
 import os, sys, torch
 assert "torch._inductor.config" not in sys.modules
@@ -57,7 +51,7 @@ product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
 print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
 torch._dynamo.utils.counters["tilecast"]["problems"] = 2
 """,
-        **NAMED,
+        **NAMED | ISA,
         TILECAST_FUSE="0",
         TILECAST_K="3",
         TILECAST_MODEL=str(another_model),
@@ -67,7 +61,6 @@ torch._dynamo.utils.counters["tilecast"]["problems"] = 2
         TILECAST_SUMMARY="1",
         TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
     )
-    assert process.returncode == 0, process.stderr
     said = "tilecast: 2 GEMMs: 2 got tilecast kernels as choices; PyTorch's alone ran 0\n"
     assert process.stderr == said, "twice, or more than that"
     backends, name, count, power, digest, fuse, *files, product = process.stdout.split()
@@ -120,8 +113,7 @@ for where in ("options", "config"):
         product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
         print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
 """
-    process = _python(code, **{BACKENDS: "ATEN,TRITON"}, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
-    assert process.returncode == 0, process.stderr
+    process = python(code, **ISA | UNCACHED, **{BACKENDS: "ATEN,TRITON"})
     loaded, *products = process.stdout.splitlines()
     hook = "tilecast.inductor_hook"
     assert loaded.split() == ["tilecast", hook, f"{hook}.autoload", f"{hook}.names"]
@@ -137,9 +129,9 @@ import torch
 product = torch.compile(lambda a, b: a @ b + a @ b, options={"max_autotune": True})
 print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
 """
-    caches = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-    process = _python(code, **{BACKENDS: "TILECAST", "TILECAST_INVARIANT": "maybe"}, **caches)
-    assert process.stdout == "128.0\n", process.stderr
+    names = {BACKENDS: "TILECAST", "TILECAST_INVARIANT": "maybe"}
+    process = python(code, **ISA | UNCACHED, **names)
+    assert process.stdout == "128.0\n"
     (said,) = (line for line in process.stderr.splitlines() if "tilecast" in line)
     assert "loading failed (TILECAST_INVARIANT='maybe' is not understood" in said
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import pydoc
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import python
 from hook_graph import choices_of, linear, lowered, lowering, names_of, warnings_told
 from torch._inductor import choices as registry
 from torch._inductor import config, select_algorithm
@@ -34,15 +32,6 @@ from tilecast.inductor_hook.timing import choice_benchmark
 from tilecast.inductor_hook.timing import decide as timings
 
 pytestmark = pytest.mark.usefixtures("hook")
-
-
-def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-    )
 
 
 restored = pytest.mark.skipif(
@@ -416,7 +405,7 @@ def test_registered_choices_keep_deciding_beside_ours(before: int) -> None:
 
 
 def test_nothing_happens_before_inductor_is_imported() -> None:
-    process = _python("""
+    process = python("""
 import sys, torch
 import tilecast.inductor_hook
 assert "tilecast.inductor_hook.installation" not in sys.modules
@@ -435,7 +424,6 @@ uninstall()
 assert "TILECAST" not in config.max_autotune_gemm_backends
 assert config.inductor_choices_class is None
 """)
-    assert process.returncode == 0, process.stderr
     assert process.stderr == ""
 
 

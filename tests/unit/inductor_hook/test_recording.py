@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import python
 from hook_graph import batched, biased_linear, choices_of, linear, names_of, symbolic, warnings_told
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -200,7 +201,6 @@ from tilecast.inductor_hook.recording import record
 resource.setrlimit(resource.RLIMIT_FSIZE, ({len(HEADER + LINE) + 5},) * 2)
 record({str(path)!r}, GemmProblem(8, 8, 8))
 """
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    process = python(code)
     assert "the disk is full; allowed: a file with room to grow" in process.stderr
     assert path.read_text() == HEADER + LINE

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from itertools import combinations
 
 import pytest
+from fresh_process import python
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.families import FAMILIES
@@ -74,8 +73,7 @@ for change in {[*CHANGES.values()]}:
         os._exit(0)
     os.wait()
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    same, *others = run.stdout.split()
+    same, *others = python(code).stdout.split()
     assert same == kernel_key(KernelSpec(CONFIG, linear))
     assert len({same, *others}) == len(CHANGES)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from fresh_process import python
 
 from tilecast.data_collection.dataset.dataset import (
     COLUMNS,
@@ -263,7 +262,7 @@ def test_the_rows_of_one_problem_are_read_without_pandas(
         f"rows = shipped_rows(Path({str(path)!r}), GemmProblem.from_row({problem.row()!r}))\n"
         "print(len(rows['config']), 'pandas' in sys.modules)"
     )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    process = python(code)
     assert process.stdout.split() == [str(len(wanted)), "False"], process.stderr
     assert len(wanted) > 10
     found = shipped_rows(path, problem)

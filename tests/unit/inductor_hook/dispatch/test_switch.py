@@ -9,8 +9,6 @@ With the fixture `gpu` tensors pass for a GPU's, and kernels of ours are functio
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fresh_process import python
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -591,10 +590,6 @@ def test_a_variable_switches_it_on(
 
 def test_importing_torch_with_the_variable_neither_fails_nor_asks_for_a_gpu() -> None:
     code = "import torch; print(torch.cuda.is_initialized(), torch.ones(2, 2).mm(torch.ones(2, 2)))"
-    environment = {"TILECAST_EAGER": "1", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
-    process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert process.returncode == 0, process.stderr
+    process = python(code, TILECAST_EAGER="1")
     assert process.stdout.startswith("False")
     assert process.stderr.count("\n") == (torch.version.cuda is None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fresh_process import python
 from hook_graph import batched, biased_linear, choices_of, grouped, linear, symbolic
 from torch._inductor.kernel_inputs import MMKernelInputs
 
@@ -97,8 +96,7 @@ import sys, torch
 print(torch.ops.tilecast.launch.default._schema.name)
 print(*sys.modules)
 """
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    process = python(code)
     name, modules = process.stdout.splitlines()
     assert name == "tilecast::launch"
     loaded = {"cutlass", "torch._inductor", "tilecast.inductor_hook.installation"}

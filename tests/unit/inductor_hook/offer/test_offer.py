@@ -6,7 +6,6 @@ import ast
 import operator
 import pickle
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from fresh_process import python
 from hook_graph import (
     batched,
     biased_linear,
@@ -515,8 +515,7 @@ kernels = [runpy.run_path(path)["matmul"] for path in {list(map(str, paths))}]
 print(*(type(kernel).__name__ for kernel in kernels))
 print(*sys.modules)
 """
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    process = python(code)
     kinds, modules = process.stdout.splitlines()
     assert kinds.split() == ["StaticMatmul"] * 3 + ["DynamicMatmul"]
     loaded = set(modules.split())

@@ -8,8 +8,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import tracemalloc
 from dataclasses import fields, replace
 from functools import cache
@@ -18,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import change_manifest
+from fresh_process import python
 
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
@@ -386,19 +385,7 @@ heuristic.explain(problem, configs, best.config)
 heuristic.shortlist(problem, configs), heuristic.first(problem, configs)
 print(*sys.modules)
 """
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    process = python(code)
     loaded = set(process.stdout.split())
     assert loaded & {"torch", "xgboost", "sklearn", "scipy", "pandas", "pyarrow", "joblib"} == set()
     assert not [name for name in loaded if name.startswith("tilecast.models.learning")]
-
-
-def test_importing_any_module_of_the_models_loads_nothing_heavy() -> None:
-    root = Path(artifacts.__file__).parents[1]
-    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in root.rglob("*.py")]
-    code = "".join(f"import tilecast.models.{n}\n" for n in names if "__init__" not in n)
-    code += "import sys; print(*sys.modules)"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    heavy = {"torch", "cutlass", "xgboost", "sklearn", "scipy", "pandas", "pyarrow", "joblib"}
-    assert set(process.stdout.split()) & heavy == set()
