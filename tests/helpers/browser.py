@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
@@ -21,8 +20,6 @@ _FLAGS = (
     "disable-background-networking", "disable-component-update", "disable-sync",
     "disable-dev-shm-usage", "window-size=1200,900",
 )  # fmt: skip
-
-MARGIN = 15  # pixels at the sides and above what is in a picture
 
 
 class Browser:
@@ -72,19 +69,6 @@ class Browser:
         messages = [json.loads(entry["message"])["message"] for entry in log]
         sent = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
         return [one["params"]["request"]["url"] for one in sent]
-
-    def screenshot(self, file: Path, first: str, last: str) -> None:
-        """Keep a picture from one element to another, each the first that a selector finds."""
-        clip = self.run(
-            f"const [first, last] = {json.dumps([first, last])}.map("
-            "name => document.querySelector(name).getBoundingClientRect());"
-            f"const x = scrollX + first.x - {MARGIN}, y = scrollY + first.y - {MARGIN};"
-            f"return {{x, y, width: scrollX + last.right + {MARGIN} - x,"
-            f" height: scrollY + last.bottom - y}}"
-        )
-        command = {"cmd": "Page.captureScreenshot", "params": {"captureBeyondViewport": True}}
-        command["params"]["clip"] = clip | {"scale": 1}
-        file.write_bytes(base64.b64decode(self._ask("/goog/cdp/execute", command)["data"]))
 
     def close(self) -> None:
         """Close it."""

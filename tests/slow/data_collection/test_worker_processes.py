@@ -46,7 +46,6 @@ from tilecast.kernels.spec import KernelSpec
 SILENCE = 5.0
 """Seconds after which a worker counts as hung, and a quarter of the time that it has to start; more
 than a stall of a busy machine."""
-HELPERS = str(Path(fake_session.__file__).parent)
 
 
 @pytest.fixture
