@@ -68,16 +68,19 @@ def changed(data: Any, seed: int) -> Any:
 
 
 def damage(path: Path, seed: int) -> None:
-    """Flip bits of a file, cut it short, or put a part of it elsewhere."""
+    """Flip bits of a file, cut it short, or put something else in the place of a page."""
     source, content = random.Random(seed), bytearray(path.read_bytes())
     at = source.randrange(len(content))
     match source.randrange(4):
         case 0:
             del content[at:]
         case 1:
-            content[at : at + 4096] = content[:4096]
+            page, other = (4096 * (place // 4096) for place in (at, source.randrange(len(content))))
+            held = content[page : page + 4096]
+            others = content[other : other + 4096], bytes(4096), source.randbytes(4096)
+            content[page : page + 4096] = source.choice(others)[: len(held)]
         case _:
-            for _ in range(source.choice((1, 1, 8))):
+            for _ in range(source.choice((1, 1, 8, 64))):
                 content[source.randrange(len(content))] ^= 1 << source.randrange(8)
     path.write_bytes(content)
 
