@@ -30,21 +30,18 @@ print(time.perf_counter() - start)
 """
 
 
-def take_turns(
-    contestants: Mapping[str, Callable[[], object]],
-    synchronize: Callable[[], None],
-    rounds: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
+def take_turns(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median microseconds of one call of each contestant."""
+    import torch
+
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():
-            synchronize()
-            start = clock()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
             for _ in range(CALLS):
                 call()
-            times[name].append((clock() - start) / CALLS * 1e6)
+            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
@@ -85,7 +82,7 @@ def switch() -> runner.Row:
                 for call in contestants.values():
                     call()
                 eager.decide_again()
-            rounds[state].append(take_turns(contestants, torch.cuda.synchronize, 3))
+            rounds[state].append(take_turns(contestants, 3))
     eager.disable()
     times = {
         state: {name: statistics.median(one[name] for one in found) for name in contestants}
@@ -136,7 +133,7 @@ def calls() -> runner.Row:
     with torch.no_grad():
         for call in contestants.values():
             call()
-        times = take_turns(contestants, torch.cuda.synchronize, ROUNDS)
+        times = take_turns(contestants, ROUNDS)
         first = []
         for rows, into in map(tensors, NEW_EXTENTS):
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the model answers the hook: for other operands, for some configs, when trained anew."""
+"""What the model answers the hook: for other operands, for some configs, with own choices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from fixtures import change_manifest
-from stand_in_models import trained_anew
 
 from tilecast.data_collection.gpu import gpu_model
 from tilecast.heuristics.errors import TilecastError
@@ -141,16 +140,6 @@ def test_a_model_that_could_not_be_loaded_once_is_asked_again(
 
 def _refusing(*asked: object) -> LearnedHeuristic:
     raise TilecastError("the model is on a disk that is away")
-
-
-def test_a_model_trained_anew_is_never_taken_for_the_one_installed(another_model: Path) -> None:
-    settings, problem = Settings(model=str(another_model)), GemmProblem(512, 4096, 4096)
-    trained_anew(another_model)
-    with pytest.raises(TilecastError, match=f"has changed since .* was {settings.digest}; allowed"):
-        shortlist(settings, problem, H200)
-    now = Settings(model=str(another_model))
-    assert now.digest != settings.digest
-    assert shortlist(now, problem, H200)
 
 
 def test_a_kernel_that_failed_where_the_model_was_measured_is_never_offered(
