@@ -16,7 +16,10 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.select.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import family_space
 from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.family import KernelFamily
@@ -31,6 +34,12 @@ PLAIN = {
 """A plain config of each family, and the one whose stages are as deep in bytes for 8 bits."""
 WIDE = ("bf16:rrr", "bf16:ccc", "fp16:rcr", "bf16:rcr>fp32")
 NARROW = ("e4m3:rcr>bf16", "e5m2:rcr>fp16", "int8:rcr>int32")
+LAYERS = (
+    *((1, 4096, 4096), (16, 6144, 4096), (64, 576, 7168), (100, 2112, 7168)),
+    *((256, 4096, 11008), (512, 12288, 4096), (1024, 1280, 8192), (2048, 4096, 512)),
+    *((4096, 4096, 4096), (8192, 7168, 2048)),
+)
+"""(m, n, k) of layers of all sizes, for which a model chooses kernels of many kinds."""
 
 
 def spread(family: KernelFamily) -> list[KernelConfig]:
@@ -49,6 +58,13 @@ def spread(family: KernelFamily) -> list[KernelConfig]:
     return sorted(set(shown.values()))
 
 
+def chosen() -> list[KernelConfig]:
+    """What max-autotune offers for `LAYERS` on an H200."""
+    gpu, settings = hardware("H200"), Settings(k=5)
+    problems = [GemmProblem(*extents) for extents in LAYERS]
+    return sorted({one.config for asked in problems for one in shortlist(settings, asked, gpu)})
+
+
 @pytest.fixture(scope="session", params=PLAIN)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     plain, deep = map(parse_config, PLAIN[request.param])
@@ -58,10 +74,12 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (plain, *configs[::12]))
     any_rows = tuple(KernelSpec(config, LINEAR_BF16, any_rows=True) for config in configs[::2])
     any_rows += tuple(replace(spec, any_rows=True) for spec in (*others, *batched))
-    specs = [KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)]
+    offered = tuple(chosen())
+    assert len(offered) >= 20
+    specs = [KernelSpec(config, LINEAR_BF16) for config in (plain, *configs, *offered)]
     specs += [*others, *batched, *any_rows]
-    assert len(specs) <= 120
-    return Kernels((plain, *configs), others, batched, any_rows, compiled(specs))
+    assert len(specs) <= 160
+    return Kernels((plain, *configs), offered, others, batched, any_rows, compiled(specs))
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ class Kernels:
 
     configs: tuple[KernelConfig, ...]
     """A plain one, then the spread; each for bf16 as ``torch.nn.Linear`` stores it."""
+    offered: tuple[KernelConfig, ...]
+    """Those that a model chooses for layers of all sizes; for the same operands."""
     others: tuple[KernelSpec, ...]
     """The plain one, or one as deep, for other operands."""
     batched: tuple[KernelSpec, ...]
@@ -54,7 +56,7 @@ _load = cache(load_kernel)
 
 def compiled(specs: Iterable[KernelSpec]) -> ObjectCache:
     """The user's cache with some kernels; it is kept, as compiling takes longer than the tests."""
-    objects, wanted = ObjectCache(default_root()), list(specs)
+    objects, wanted = ObjectCache(default_root()), list(set(specs))
     random.shuffle(wanted)  # processes that test side by side begin with different ones
     assert {result.error for result in compile_all(wanted, objects, cpu_count())} == {None}
     return objects
