@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiled_kernels import capturing
+from fresh_process import printed, started
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.lowering import lowerings
@@ -1144,39 +1145,19 @@ print(*sorted(set(re.findall(r"StaticMatmul.named\\(\\s*'(\\w+)'", "".join(sourc
 
 def _started(folder: Path, **environment: str) -> subprocess.Popen[str]:
     """The script in a process that has nothing but environment variables."""
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            BACKENDS: "TILECAST",
-            "TORCHINDUCTOR_CACHE_DIR": str(folder),
-            **environment,
-        },
-    )
-
-
-def _lines(process: subprocess.Popen[str]) -> list[str]:
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return output.splitlines()
+    own = {BACKENDS: "TILECAST", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    return started("-c", SCRIPT, **own, **environment)
 
 
 def test_processes_choose_alike_and_share_graphs(tmp_path: Path) -> None:
-    started = [_started(tmp_path / name, TILECAST_K="1") for name in ("here", "there")]
-    here, there = map(_lines, started)
+    here, there = printed(*(_started(tmp_path / n, TILECAST_K="1") for n in ("here", "there")))
     assert here[:3] == there[:3] == ["True", "miss 0", "0"]
     problem = GemmProblem(192, 1024, 512)
     gpu = hardware(torch.cuda.get_device_name())
     assert here[3] == there[3] == shortlist(Settings(k=1), problem, gpu)[0].config.name
-    again, other = (
-        _started(tmp_path / "here", TILECAST_K="1"),
-        _started(tmp_path / "here", TILECAST_K="2"),
-    )
-    assert _lines(again) == ["True", "hit 0", "0", here[3]]
-    assert _lines(other)[:3] == ["True", "miss 1", "0"]
+    again, other = printed(*(_started(tmp_path / "here", TILECAST_K=k) for k in "12"))
+    assert again == ["True", "hit 0", "0", here[3]]
+    assert other[:3] == ["True", "miss 1", "0"]
 
 
 RUNNER = """

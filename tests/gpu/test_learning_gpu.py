@@ -9,17 +9,16 @@ import torch
 from torch._dynamo.utils import counters
 
 from tilecast.data_collection.dataset.autotuned import read_autotuned
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import installed
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.models.learning.autotune_pairs import comparisons
-from tilecast.models.runtime.learned import load_heuristic
 
 
+@pytest.mark.usefixtures("gpu_with_a_model")
 @pytest.mark.parametrize("subprocesses", [False, True])
 def test_times_of_a_compiled_graph_are_written_and_teach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subprocesses: bool
@@ -28,10 +27,6 @@ def test_times_of_a_compiled_graph_are_written_and_teach(
     from torch._inductor.utils import fresh_cache
 
     gpu = hardware(torch.cuda.get_device_name())
-    try:
-        load_heuristic(gpu, LINEAR_BF16)
-    except TilecastError as error:
-        pytest.skip(str(error))
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     (tmp_path / "objects").mkdir(0o700)
     x = torch.randn(512, 4096, device="cuda", dtype=torch.bfloat16)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fresh_process import printed, started
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.models.runtime.learned import load_heuristic
-
-SECONDS = 300
-"""Two processes compile six products, a backward pass and what lies between."""
 
 M, N, K = 192, 1024, 512
 PRODUCTS = (
@@ -126,39 +119,18 @@ def _run(step: str, folder: Path, **environment: str) -> list[dict[str, Any]]:
 
     Each is started as a launcher does it, with caches of Inductor that nobody else has.
     """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", step],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "LOCAL_RANK": str(rank),
-                "TORCHINDUCTOR_CACHE_DIR": str(folder / str(rank)),
-                **environment,
-            },
-        )
-        for rank in range(2)
-    ]
-    try:
-        told = [process.communicate(timeout=SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, errors) in zip(processes, told, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(output.splitlines()[-1]) for output, _ in told]
+    ranks = []
+    for rank in range(2):
+        own = {"LOCAL_RANK": str(rank), "TORCHINDUCTOR_CACHE_DIR": str(folder / str(rank))}
+        ranks.append(started("-c", step, **own, **environment))
+    return [json.loads(lines[-1]) for lines in printed(*ranks)]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two GPUs")
+@pytest.mark.usefixtures("gpu_with_a_model")
 @pytest.mark.parametrize("backends", ["TILECAST", "ATEN,TRITON,TILECAST"])
 def test_every_rank_chooses_and_computes_alike(tmp_path: Path, backends: str) -> None:
     gpu = hardware(torch.cuda.get_device_name())
-    try:
-        load_heuristic(gpu, LINEAR_BF16)
-    except TilecastError as error:
-        pytest.skip(str(error))
     names = {"TILECAST_K": "1", "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": backends}
     reports = [one for run in "ab" for one in _run(STEP, tmp_path / run, **names)]
     assert [one.pop("device") for one in reports] == [0, 1, 0, 1]

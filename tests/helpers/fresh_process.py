@@ -1,4 +1,4 @@
-"""Code that a test runs in a process of its own."""
+"""Processes of Python that tests start."""
 
 import os
 import subprocess
@@ -22,3 +22,26 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Comp
     )
     assert process.returncode == 0, process.stderr
     return process
+
+
+def started(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """A process of Python with some arguments, and variables beside those of this process."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
+def printed(*processes: subprocess.Popen[str]) -> list[list[str]]:
+    """The lines that some processes print, each of which has to succeed within 5 minutes."""
+    try:
+        said = [process.communicate(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, errors) in zip(processes, said, strict=True):
+        assert process.returncode == 0, errors
+    return [output.splitlines() for output, _ in said]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+from fresh_process import printed, started
 from hook_graph import choices_of, lowering, node, source_of
 from torch._inductor.kernel_inputs import MMKernelInputs
 
@@ -24,6 +23,7 @@ from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import ObjectBuilder
 
 CHECKPOINTED = Path(__file__).with_name("checkpointed_rank.py")
+PATH = {"PYTHONPATH": os.pathsep.join(sys.path)}
 PRODUCTS = (
     *(("bf16:rcr", 16, 6144, 4096), ("bf16:rcr", 192, 264, 512)),
     *(("bf16:rrr", 512, 4096, 4096), ("bf16:crr", 1024, 512, 192)),
@@ -49,35 +49,19 @@ def _taken(rank: int) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _started(*command: object, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
-    )
-
-
-def _told(*ranks: subprocess.Popen[str]) -> list[Any]:
-    """What some processes print as JSON."""
-    told = [rank.communicate(timeout=300) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), told
-    return [json.loads(out) for out, _ in told]
-
-
 def test_every_rank_takes_the_same(hook: object, tmp_path: Path) -> None:
     """What k = 1 takes depends on settings, problem and GPU model alone."""
-    other = _started(
+    other = started(
         __file__,
+        **PATH,
         LOCAL_RANK="1",
         PYTHONHASHSEED="2",
         TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
         TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS="TILECAST",
     )
     here = _taken(0)
-    (there,) = _told(other)
-    assert {name: tuple(told) for name, told in there.items()} == here
+    ((there,),) = printed(other)
+    assert {name: tuple(told) for name, told in json.loads(there).items()} == here
     for (text, *extents), (config, source) in zip(PRODUCTS, here.values(), strict=True):
         problem = GemmProblem(*extents, operands=GemmOperands.parse(text))
         (best,) = shortlist(Settings(k=1), problem, hardware("H200"))
@@ -86,9 +70,10 @@ def test_every_rank_takes_the_same(hook: object, tmp_path: Path) -> None:
 
 def test_no_call_of_two_ranks_changes_kernel_before_the_boundary(tmp_path: Path) -> None:
     """Kernels come to be compiled between a forward and its recomputation on one rank."""
-    objects = {"TILECAST_CACHE": str(tmp_path / "objects")}
-    ranks = _told(*(_started(CHECKPOINTED, i, tmp_path / "store", **objects) for i in range(2)))
-    for rank in ranks:
+    names = PATH | {"TILECAST_CACHE": str(tmp_path / "objects")}
+    ranks = [started(CHECKPOINTED, rank, tmp_path / "store", **names) for rank in range(2)]
+    reports = [json.loads(line) for (line,) in printed(*ranks)]
+    for rank in reports:
         before, behind = rank["phases"]
         assert before.keys() == behind.keys()
         # Three layers with their recomputation, gradients of three weights and of two inputs.
@@ -100,7 +85,7 @@ def test_no_call_of_two_ranks_changes_kernel_before_the_boundary(tmp_path: Path)
         recomputed = [who for who in before.values() if len(who) == 6]
         assert recomputed == [["torch"] * 6] * 3
         assert [set(who) for who in behind.values()] == [{"tilecast"}] * 8
-    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert reports[0]["weights"] == reports[1]["weights"]
 
 
 if __name__ == "__main__":
