@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiled_kernels import capturing
-from fresh_process import printed, started
+from processes import printed, started
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.lowering import lowerings

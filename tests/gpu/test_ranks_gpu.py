@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_process import printed, started
+from processes import printed, started
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands

@@ -158,11 +158,3 @@ def expected(rows: Iterable[Row]) -> Counter:
         batches = VERIFY_BATCHES if row.stage == "verify" else batches
         found[row.stage, row.regime, str(GemmProblem(*row[:3])), entrant] += batches
     return found
-
-
-def alive(process: int) -> bool:
-    """Whether a process runs; one that nobody has reaped yet does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from fresh_process import python
+from processes import python
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (

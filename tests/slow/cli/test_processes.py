@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import VALID, wrong_in
-from fresh_process import python
+from processes import python
 
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 # Spawned workers get this process's path, and find the module that their factories come from.
 import fake_session
 import pytest
-from collection_bed import Bed, alive, failed
+from collection_bed import Bed, failed
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
+from processes import alive, until
 from ray.cluster_utils import Cluster
 
 from tilecast.cli.main import main
@@ -246,10 +247,7 @@ def test_compilers_that_hang_are_given_up_once_nobody_waits(
     engine = RayEngine(ObjectCache(tmp_path / "objects"))
     with ray_cluster.connected(nodes.address):
         assert list(engine.build(kernels, stop=noted.exists)) == []
-        deadline = time.monotonic() + 60
-        while any(alive(int(process)) for process in noted.read_text().split()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: not any(alive(int(process)) for process in noted.read_text().split()), 60)
 
 
 def test_store_is_complete_though_a_worker_and_a_node_are_lost(

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
@@ -23,7 +22,6 @@ from collection_bed import (
     ENTRANTS,
     Bed,
     Row,
-    alive,
     expected,
     failed,
     jobs,
@@ -31,6 +29,7 @@ from collection_bed import (
 )
 from fake_session import CONFIGS, FOR_EVER, PROBLEMS, Fault
 from odd_caches import OddCache
+from processes import alive, until
 
 from tilecast.data_collection.engines.worker import LocalEngine
 from tilecast.data_collection.jobs.store import MeasurementStore
@@ -69,16 +68,9 @@ def _run(bed: Bed, *options: str, group: bool = False) -> subprocess.Popen[str]:
     )
 
 
-def _wait_until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _wait_for(bed: Bed, stage: str) -> None:
     """Return once something is logged of a stage."""
-    _wait_until(lambda: any(line[0] == stage for line in bed.logged()))
+    until(lambda: any(line[0] == stage for line in bed.logged()))
 
 
 # The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
@@ -130,7 +122,7 @@ def test_workers_do_not_outlive_a_collection_that_is_killed(bed: Bed, amid: str)
     if amid == "screen":
         _wait_for(bed, "screen")
     else:
-        _wait_until((bed.folder / "card.screen").exists)  # the timing has begun
+        until((bed.folder / "card.screen").exists)  # the timing has begun
     worker = bed.logged()[0][-1]
     assert alive(worker)
     process.kill()
@@ -172,7 +164,7 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
 
     def end(progress: Progress) -> None:
         if progress.done == len(CONFIGS) - 1:
-            _wait_until(lambda: bool(cache.tries()))
+            until(cache.tries)
             if ends == "interrupted":
                 raise KeyboardInterrupt
             collecting._until = 0.0
@@ -183,7 +175,7 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
         with pytest.raises(KeyboardInterrupt) if ends == "interrupted" else nullcontext():
             collecting.collect(PROBLEMS[:1], lambda problem: CONFIGS)
     # Killed, but the system may take a moment to end it.
-    _wait_until(lambda: not any(map(alive, cache.tries())))
+    until(lambda: not any(map(alive, cache.tries())))
     assert bed.rows() == []
 
 

@@ -9,8 +9,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from fresh_process import printed, started
 from hook_graph import choices_of, lowering, node, source_of
+from processes import printed, started
 from torch._inductor.kernel_inputs import MMKernelInputs
 
 from tilecast.data_collection.gpu import gpu_model

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from processes import alive, until
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import STALE_SECONDS
@@ -156,12 +157,6 @@ def _is_worker(pid: int) -> bool:
     return False
 
 
-def _runs(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    return False
-
-
 COMMAND = ("-m", "tilecast.cli.main", "compile", "--workers", "1", "-k", "64", "4096x4096x4096")
 """Compiles for half a minute, so that every signal finds it at work."""
 SCRIPT = """
@@ -209,10 +204,7 @@ def test_however_a_process_ends_its_workers_end_too(tmp_path: Path) -> None:
                 process.stdout.close()
         for process in processes.values():
             assert process.wait(100) != 0
-        deadline = time.monotonic() + 30
-        while (left := set(filter(_runs, begun))) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert left == set()
+        until(lambda: not any(map(alive, begun)), 30)
     finally:
         for pid in (process.pid for process in processes.values() if process.poll() is None):
             os.kill(pid, signal.SIGKILL)

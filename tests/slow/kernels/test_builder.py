@@ -15,6 +15,7 @@ from pathlib import Path
 
 import odd_caches
 import pytest
+from processes import until
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -84,21 +85,15 @@ def test_what_was_compiled_is_loaded_with_no_gpu(
 
 
 def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
-    start = time.monotonic()
     assert not builder.ready(UNAWAITED)
-    while not builder.ready(UNAWAITED):
-        assert time.monotonic() < start + DEADLINE_SECONDS
-        time.sleep(0.05)
+    until(lambda: builder.ready(UNAWAITED), DEADLINE_SECONDS)
     assert builder.objects.resources(UNAWAITED) is not None
     assert builder.ready(UNAWAITED)
 
 
 def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: ObjectBuilder) -> None:
-    start = time.monotonic()
     with pytest.raises(TilecastError, match=f"{BAD.config}.* did not compile: "):
-        while not builder.ready(BAD):
-            assert time.monotonic() < start + DEADLINE_SECONDS
-            time.sleep(0.05)
+        until(lambda: builder.ready(BAD), DEADLINE_SECONDS)
     assert not builder.ready(BAD), "it is never tried again"
 
 
@@ -114,13 +109,6 @@ def test_what_compiles_has_no_threads_that_a_fork_would_lose_and_no_gpu(
 def _server(builder: ObjectBuilder) -> int:
     assert builder._workers is not None
     return builder._workers._server.pid
-
-
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _gone(pid: int) -> bool:
@@ -169,11 +157,11 @@ def test_when_all_processes_are_lost_that_is_told_and_others_are_begun(
     cache = odd(deaths=0, hangs=True)
     builder = ObjectBuilder(cache, workers=1)
     builder.start(FOUR[1])
-    _until(cache.tries)
+    until(cache.tries)
     os.kill(_server(builder), signal.SIGKILL)
     with pytest.raises(TilecastError, match="the process that compiles ended with status -9"):
         builder.wait(FOUR[1])
-    _until(lambda: _gone(cache.tries()[0]))
+    until(lambda: _gone(cache.tries()[0]))
     builder.wait(FOUR[0])
     assert cache.resources(FOUR[0]) is not None
     builder.close()
@@ -329,8 +317,7 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
 
     process = multiprocessing.get_context("fork").Process(target=hang)
     process.start()
-    while not (tmp_path / "held").exists():
-        time.sleep(0.01)
+    until((tmp_path / "held").exists)
     assert compile_into(SPEC, cache).seconds >= 0.5
     process.kill()
     process.join()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 from compiled_kernels import check_sources
-from fresh_process import python
+from processes import python
 
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import VALID
-from fresh_process import python
+from processes import python
 
 import tilecast
 from tilecast.cli.main import COMMANDS, main

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from fresh_process import python
+from processes import python
 
 from tilecast.inductor_hook import uninstall
 from tilecast.inductor_hook.autoload import autoload

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_process import python
 from hook_graph import choices_of, linear, lowered, lowering, names_of, warnings_told
+from processes import python
 from torch._inductor import choices as registry
 from torch._inductor import config, select_algorithm
 from torch._inductor.choices import InductorChoices

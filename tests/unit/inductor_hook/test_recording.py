@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_process import python
 from hook_graph import batched, biased_linear, choices_of, linear, names_of, symbolic, warnings_told
+from processes import python
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm

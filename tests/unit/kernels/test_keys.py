@@ -6,7 +6,7 @@ import dataclasses
 from itertools import combinations
 
 import pytest
-from fresh_process import python
+from processes import python
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.families import FAMILIES

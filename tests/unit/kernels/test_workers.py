@@ -12,6 +12,7 @@ from pathlib import Path
 
 import odd_caches
 import pytest
+from processes import alive, until
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.build import workers
@@ -107,10 +108,7 @@ def test_what_a_script_has_set_matters_not_and_what_it_began_ends() -> None:
     first, second = told.splitlines()
     assert first.startswith("(3, 1) ")
     for pid in (int(first.split()[-1]), int(second)):
-        deadline = time.monotonic() + 30
-        while (status := Path(f"/proc/{pid}/status")).exists() and "Z (" not in status.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda pid=pid: not alive(pid), 30)
 
 
 def test_what_ends_for_want_of_work_fails_no_call(monkeypatch: pytest.MonkeyPatch) -> None:

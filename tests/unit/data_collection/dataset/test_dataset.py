@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from fresh_process import python
+from processes import python
 
 from tilecast.data_collection.dataset.dataset import (
     COLUMNS,

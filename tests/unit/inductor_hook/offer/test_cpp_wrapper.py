@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fresh_process import python
 from hook_graph import batched, biased_linear, choices_of, grouped, linear, symbolic
+from processes import python
 from torch._inductor.kernel_inputs import MMKernelInputs
 
 from tilecast.inductor_hook import install

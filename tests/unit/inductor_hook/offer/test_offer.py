@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from fresh_process import python
 from hook_graph import (
     batched,
     biased_linear,
@@ -33,6 +32,7 @@ from hook_graph import (
     symbolic,
     warnings_told,
 )
+from processes import python
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.codecache import compiled_fx_graph_hash

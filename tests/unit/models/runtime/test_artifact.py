@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import change_manifest
-from fresh_process import python
+from processes import python
 
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError

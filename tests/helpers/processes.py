@@ -1,8 +1,11 @@
-"""Processes of Python that tests start."""
+"""Processes that tests start and wait for."""
 
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 
 def python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,3 +48,19 @@ def printed(*processes: subprocess.Popen[str]) -> list[list[str]]:
     for process, (_, errors) in zip(processes, said, strict=True):
         assert process.returncode == 0, errors
     return [output.splitlines() for output, _ in said]
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(met: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for something that has to come about within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
