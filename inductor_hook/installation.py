@@ -24,6 +24,7 @@ from tilecast.inductor_hook.patch.torch_versions import (
     CONFIG,
     DECOMPOSITIONS,
     FLEX_GEMM,
+    FUSION,
     GROUPED,
     HANDLERS,
     NEWEST,
@@ -343,6 +344,18 @@ def _with_choices_of_groups(
     return stock(op, every, nodes, layout, *rest, **options)
 
 
+def _fuse_nothing_beside() -> None:
+    """Have CuteDSL templates say that nothing is fused with them, where they do not, or no longer.
+
+    So they do since 2.12, and about kernels behind them always.
+    """
+    scheduling, name = sys.modules[FUSION.module].CuteDSLScheduling, FUSION.name.split(".")[-1]
+    if not active():
+        patching.restore(scheduling, name)
+    elif name not in vars(scheduling):
+        patching.replace(scheduling, name, lambda self, node1, node2: False)
+
+
 def _keep_products() -> None:
     """Have products of one row or column on a GPU stay products, or no longer.
 
@@ -387,6 +400,7 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     GROUPED.module: partial(
         _swap, GROUPED, lambda home, stock: partial(_with_choices_of_groups, stock)
     ),
+    FUSION.module: _fuse_nothing_beside,
     DECOMPOSITIONS.module: _keep_products,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

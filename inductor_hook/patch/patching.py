@@ -16,7 +16,7 @@ from tilecast.heuristics.errors import TilecastError
 
 _STOCK, _OWN = "tilecast_stock", "tilecast_own"
 """The attributes of a replacement that keep what it replaces, and whether that was an attribute of
-the object itself, not of its class."""
+the object itself, not of its class or, of a class, of one that it inherits from."""
 
 
 def stock(home: Any, name: str) -> Callable[..., Any]:
@@ -37,7 +37,7 @@ def replace(home: Any, name: str, replacement: Callable[..., Any]) -> None:
     found = getattr(home, name, None)
     setattr(replacement, _STOCK, getattr(found, _STOCK, found))
     setattr(replacement, _OWN, getattr(found, _OWN, name in vars(home)))
-    vars(home)[name] = replacement
+    setattr(home, name, replacement)
 
 
 def is_replaced(home: Any, name: str) -> bool:
@@ -48,9 +48,10 @@ def is_replaced(home: Any, name: str) -> bool:
 def restore(home: Any, name: str) -> None:
     """Put PyTorch's function back; nothing to do where it is in its place, or has none."""
     if is_replaced(home, name):
-        replacement = vars(home).pop(name)
+        replacement = vars(home)[name]
+        delattr(home, name)
         if getattr(replacement, _OWN):
-            vars(home)[name] = getattr(replacement, _STOCK)
+            setattr(home, name, getattr(replacement, _STOCK))
 
 
 def wrap_entry(

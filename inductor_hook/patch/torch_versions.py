@@ -47,9 +47,14 @@ FLEX_GEMM = Place("torch._inductor.kernel.flex_gemm.lowering", "flex_gemm_quack_
 """Asks QuACK for the legal configs of a call of FlexGEMM, on any GPU."""
 GROUPED = Place("torch._inductor.kernel.mm_grouped", "autotune_select_algorithm")
 """Takes the choices for grouped products, for which no handler is asked."""
+FUSION = Place(
+    "torch._inductor.codegen.cutedsl.cutedsl_scheduling", "CuteDSLScheduling.can_fuse_horizontal"
+)
+"""Says whether a CuteDSL template and a kernel that reads the same become one. In 2.11 it raises
+NotImplementedError, and the graph does not compile."""
 PLACES = (
     *(ATEN, CONFIG, CHOICES_CLASS, HANDLERS, PATTERNS, PADDING, DECOMPOSITIONS, NVGEMM, FLEX_GEMM),
-    GROUPED,
+    *(GROUPED, FUSION),
 )
 """All that are changed, beside the kernels of operators, which the eager switch replaces, and the
 autotuner's lists of functions."""

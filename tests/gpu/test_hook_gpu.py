@@ -465,6 +465,22 @@ def test_products_between_other_operations(compiled: Callable) -> None:
     assert _failures() == []
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_kernel_that_reads_the_same_stays_beside(compiled: Callable, backwards: bool) -> None:
+    """Inductor asks whether both become one, and PyTorch 2.11's CuteDSL templates do not say."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pair = x @ weight.T, torch.sigmoid(x) * 2
+        return pair[::-1] if backwards else pair
+
+    operands = _bf16(M, K), _bf16(N, K)
+    found, code = compiled(function, *operands, k=1)
+    for result, right in zip(found, function(*(one.float() for one in operands)), strict=True):
+        assert _error(result, right) < TOLERANCE
+    assert code.count("StaticMatmul.named") == 1
+    assert _failures() == []
+
+
 def _activated(name: str) -> Function:
     """A linear layer with an activation or a gate, and a bias where one is given.
 

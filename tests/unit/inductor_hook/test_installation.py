@@ -26,7 +26,7 @@ from torch._inductor.virtualized import V
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import install, installation, installed, telemetry, uninstall
 from tilecast.inductor_hook.offer.template import TilecastCaller
-from tilecast.inductor_hook.patch.torch_versions import torch_version
+from tilecast.inductor_hook.patch.torch_versions import FUSION, torch_version
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.timing import choice_benchmark
 from tilecast.inductor_hook.timing import decide as timings
@@ -509,3 +509,19 @@ def test_the_summary_is_printed_where_it_is_asked_for(
     monkeypatch.setenv("TILECAST_SUMMARY", asked)
     install(k=2)
     assert registered == [True] * (asked == "1")
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_cutedsl_template_says_that_nothing_is_fused_beside_it(
+    monkeypatch: pytest.MonkeyPatch, stated: bool
+) -> None:
+    """As PyTorch does since 2.12, and 2.11 does not."""
+    scheduling = importlib.import_module(FUSION.module).CuteDSLScheduling
+    if not stated:
+        monkeypatch.delattr(scheduling, "can_fuse_horizontal")
+    before = scheduling.can_fuse_horizontal
+    for _ in range(2):
+        with installed():
+            assert scheduling.can_fuse_horizontal(None, None, None) is False
+            assert (scheduling.can_fuse_horizontal is before) is stated
+        assert scheduling.can_fuse_horizontal is before
