@@ -15,7 +15,7 @@ import torch
 
 from tilecast.data_collection.timing.correctness import wrong_row
 from tilecast.heuristics.errors import NotNow, TilecastError
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import row  # noqa: F401  # for generated code
 from tilecast.inductor_hook.run.in_torch import instead
@@ -152,17 +152,28 @@ def check_first_result(
 
     Raises:
         TilecastError: they differ.
-        NotNow: a CUDA graph is being captured, in which nothing can be compared.
+        NotNow: a CUDA graph is being captured, in which nothing can be compared; or no group has
+            a row.
     """
     if _is_capturing():
         raise NotNow(
             f"{spec.config} has never run on such a GPU, and is first called while a CUDA graph is "
             "captured; allowed: a call before that, to compare its result"
         )
+    written = len(out)
+    if spec.operands.groups == ROW_GROUPS:
+        # Rows behind the last group are nobody's.
+        (ends, *_) = extras
+        written = int(torch.as_tensor(ends)[-1])
+        if not written:
+            raise NotNow(
+                f"{spec.config} has never run on such a GPU, and is first called without a row in "
+                "any group; allowed: a call with some, to compare its result"
+            )
     kernel(a, b, out, *extras)
     expected = torch.empty_like(out)
     instead(spec.operands, a, b, expected, *extras)
-    if wrong := wrong_row(out, expected, a.shape[-1], spec.operands):
+    if wrong := wrong_row(out[:written], expected[:written], a.shape[-1], spec.operands):
         raise TilecastError(
             f"{spec.config} has never run on such a GPU, and its result is not PyTorch's "
             f"({wrong}); allowed: one that is; report this GPU, and take TILECAST out of the list "

@@ -245,6 +245,28 @@ def test_the_first_result_of_a_kernel_that_has_never_run_is_compared_with_torchs
             matmul(*_operands())
 
 
+def test_rows_that_no_group_has_are_not_compared(
+    loads: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the kernel nor PyTorch writes them; without a row nothing is decided."""
+
+    def kernel(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, ends: torch.Tensor) -> None:
+        out[: ends[-1]] = torch._grouped_mm(a, b, offs=ends)[: ends[-1]]
+        out[ends[-1] :] = torch.nan
+
+    loads(kernel)
+    config, operands = "128x128x64_c1x1x1_s4_coop_o1_rm8", "bf16:rcr:row-groups"
+    matmul = StaticMatmul.named(config, operands, batched=False, untried=True)
+    a = torch.randn(16, K).bfloat16()
+    b = torch.randn(3, N, K).bfloat16().mT
+    out = torch.empty(16, N, dtype=torch.bfloat16)
+    with errors_raised(), pytest.raises(NotNow, match="without a row in any group"):
+        matmul(a, b, out, torch.tensor([0, 0, 0], dtype=torch.int32))
+    matmul(a, b, out, torch.tensor([5, 5, 11], dtype=torch.int32))
+    assert torch.equal(out[5:11], a[5:11] @ b[2]) and out[11:].isnan().all()
+    assert warnings_told(caplog) == []
+
+
 @pytest.mark.parametrize(
     "error",
     [TilecastError("kernel is not compiled"), RuntimeError("cuModuleLoadData"), ImportError("DSL")],
