@@ -76,6 +76,14 @@ def mma_efficiency(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     return shares
 
 
+def split_apart(table: ConfigTable) -> np.ndarray:
+    """Which configs of a table split k as `KernelFamily.splits_apart` says; bool [configs]."""
+    found = table.columns.split_k > 1
+    for family, rows in _by_family(table.configs):
+        found[rows] &= family.splits_apart
+    return found
+
+
 def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> ConfigTable:
     """The columns of some configs, whatever their families and whether or not they are valid."""
     listed = tuple(configs)

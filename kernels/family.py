@@ -64,6 +64,9 @@ class KernelFamily:
     mma_efficiency: Callable[[ConfigColumns, GemmOperands], np.ndarray]
     """Share of the tensor cores' rate that the shape of an instruction can reach, with what is done
     to operands and sums in between; float64 [configs]."""
+    splits_apart: bool
+    """Whether CTAs that split k share no cluster and leave their sums in memory, which a second
+    kernel adds up."""
     stock: Callable[[GemmOperands, Hardware], Sequence[KernelConfig]]
     """The configs that stand for the kernels of ``cutlass.operators``, in its order."""
     launcher: Callable[[Callable[..., object], KernelSpec, int], Callable[..., object]]

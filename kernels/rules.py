@@ -11,7 +11,7 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
+from tilecast.heuristics.operands import EPILOGUES, K_GROUPS, ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
 HARDWARE, MEASURED, PROBLEM = "hardware", "measured", "problem"
@@ -30,6 +30,11 @@ TMA_ROWS = 8
 
 GROUP_SKEW = 4
 """How many times its share of the rows a group may have that a tile should cover."""
+
+SPLIT_WAVES = 2
+"""A split pays while all CTAs run at once, or nearly: most waves that it may make."""
+SPLIT_K_BYTES = 512
+"""Least stretch of k of one CTA of a split: four stages of the smallest size."""
 
 Broken = np.ndarray | bool
 """Which of some configs break a rule: a bool for each config, or one for all."""
@@ -91,6 +96,50 @@ def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> 
     cut_m = c.tile_m % (c.cluster_n * TMA_ROWS) != 0
     cut_n = c.tile_n % (c.cluster_m * TMA_ROWS) != 0
     return cut_m | cut_n
+
+
+def groups_as_stored(operands: GemmOperands) -> bool:
+    """Whether kernels read groups as these operands have them, or there are none.
+
+    They have 16 bits and no scales, or are fp8 scaled by rows and not gated; nothing is added, and
+    what they share is stored one after the other.
+    """
+    a, b = operands.a.dtype, operands.b.dtype
+    if not operands.groups:
+        return True
+    one_after_the_other = operands.layout[::2] == "rr"
+    if operands.groups == K_GROUPS:
+        one_after_the_other = operands.layout == "crr"
+    alone = not any(EPILOGUES[step].extras for step in operands.epilogue)
+    scaled = operands.scales == "row-scales" and a.accumulator == "fp22" and not operands.gate
+    narrow = operands.out.dtype.bits == 16 and (scaled or a.bits == b.bits == 16)
+    return one_after_the_other and alone and narrow
+
+
+@rule(
+    HARDWARE,
+    "where groups end is known on the device alone, which hands out tiles of rows along its own m "
+    "and each with all of a group's k",
+)
+def groups(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    """What groups do not go with."""
+    return bool(operands.groups) & ((c.swap_ab == 1) | (c.split_k > 1))
+
+
+@rule(PROBLEM, "a split of k pays by filling the GPU, which more tiles fill without it")
+def split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
+    """Splits of many tiles."""
+    rows, columns = tiles(c, problem)
+    ctas = rows * columns * problem.products * c.split_k * (c.split_k > 1)
+    return ctas / (hardware.sm_count * c.ctas_per_sm) > SPLIT_WAVES
+
+
+@rule(PROBLEM, "each CTA of a split, and each stretch of k, needs some stages to multiply")
+def split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
+    """Splits of a short k."""
+    most = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
+    stretches = problem.operands.stretches
+    return (c.split_k * (c.split_k > 1) > most) | (stretches > max(most, 1))
 
 
 @rule(HARDWARE, "its instructions are those of another architecture than this GPU's")

@@ -1,8 +1,10 @@
 """Does the compiler take what the rules of `quack_sm100` leave, for Blackwell, without a GPU?
 
 ``python benchmarks/kernels/sm100_compiles.py``. Every tile, with every depth and cluster that the
-rules leave it, is compiled for one of the kinds of operands in turn, with a raster and an exchange
-of A and B that are drawn; and one more config of each kind. Nothing is run.
+rules leave it, with and without a split of k, is compiled for one of the kinds of operands in turn;
+how many share k, the raster and an exchange of A and B are drawn. One more config of each kind
+comes to these, a tenth of the classes of groups and of gates, and all of blocks that are scaled.
+Nothing is run.
 """
 
 import random
@@ -34,21 +36,32 @@ KINDS = (
 )
 BLOCKS = "e4m3:rcr>bf16:block-scales"
 """Its tiles are fewer, and all of them are compiled for it."""
-WORKERS = 2
+OTHERS = (
+    *("bf16:rcr:row-groups", "bf16:crr:k-groups", "fp16:rrr:row-groups+silu"),
+    *("e4m3:rcr>bf16:row-groups+row-scales", "bf16:rcr:bias+silu-mul"),
+    *("bf16:rcr:row-groups+silu-mul", "e4m3:rcr>bf16:row-scales+mul-gelu"),
+)
+"""Groups differ from the rest in what hands out tiles, gates in how they are stored."""
+WORKERS = 1
 
 
 def drawn(operands: GemmOperands) -> list[KernelSpec]:
-    """The configs of the classes whose turn it is, and one more; every third for a batch."""
+    """The configs of the classes whose turn it is, and one more; every third for a batch.
+
+    A class is a tile, a depth, a cluster, and whether k is split.
+    """
     source, classes = random.Random(operands.text), {}
     table = space(operands, GPU)
     c = table.columns
-    keys = zip(c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, strict=True)
+    split = c.split_k > 1
+    keys = zip(c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, split, strict=True)
     for key, config in zip(keys, table.configs, strict=True):
         classes.setdefault(key, []).append(config)
-    turn, step = (0, 1) if operands.block_scaled else (KINDS.index(operands.text), len(KINDS))
+    kinds = next(kinds for kinds in (KINDS, OTHERS, (BLOCKS,)) if operands.text in kinds)
+    turn, step = kinds.index(operands.text), len(KINDS) if len(kinds) > 1 else 1
     configs = [source.choice(found) for found in list(classes.values())[turn::step]]
     configs.append(source.choice([one for one in table.configs if one not in configs]))
-    batches = not operands.block_scaled  # as PyTorch has it
+    batches = kinds == KINDS  # as PyTorch has it
     return [KernelSpec(c, operands, batched=batches and i % 3 == 2) for i, c in enumerate(configs)]
 
 
@@ -103,7 +116,7 @@ def refused() -> dict[str, int]:
 if __name__ == "__main__":
     Sweep(
         "operands",
-        {text: GemmOperands.parse(text) for text in (*KINDS, BLOCKS)},
+        {text: GemmOperands.parse(text) for text in (*KINDS, *OTHERS, BLOCKS)},
         measuring,
         figures,
         longest=120,

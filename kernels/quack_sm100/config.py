@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from tilecast.heuristics.config import KernelConfig
 
-_NUMBER = r"[1-9]\d{0,8}"
+_NUMBER, _SEVERAL = r"[1-9]\d{0,8}", r"[2-9]|[1-9]\d{1,8}"
 _NAME = re.compile(
     rf"(?P<swap_ab>swap_)?sm100_(?P<tile_m>{_NUMBER})x(?P<tile_n>{_NUMBER})x(?P<tile_k>{_NUMBER})"
-    rf"_c(?P<cluster_m>{_NUMBER})x(?P<cluster_n>{_NUMBER})_s(?P<stages>{_NUMBER})"
+    rf"_c(?P<cluster_m>{_NUMBER})x(?P<cluster_n>{_NUMBER})(x(?P<split_k>{_SEVERAL}))?"
+    rf"_s(?P<stages>{_NUMBER})"
     rf"_r(?P<raster>[mn])(?P<swizzle>{_NUMBER})",
     re.ASCII,
 )
@@ -38,6 +39,9 @@ class Sm100Config(KernelConfig):
     and each CTA of a pair keeps half of B's columns."""
     cluster_n: int = 1
     """CTAs along n that share loads of A by multicast."""
+    split_k: int = 1
+    """Stretches of k that CTAs multiply apart. They leave their sums in memory, in float32; behind
+    them a second kernel adds these up in order and finishes the product."""
     stages: int = 2
     """Stages of the A and B pipeline in shared memory."""
     raster: str = "m"
@@ -49,10 +53,11 @@ class Sm100Config(KernelConfig):
 
     @property
     def name(self) -> str:
-        """A stable, readable key, such as ``sm100_128x256x64_c2x1_s6_rm8``."""
+        """A key, such as ``sm100_128x256x64_c2x1_s6_rm8``; with k split, ``_c2x1x4_``."""
+        split = f"x{self.split_k}" if self.split_k > 1 else ""
         return (
             f"{'swap_' if self.swap_ab else ''}sm100_{self.tile_m}x{self.tile_n}x{self.tile_k}"
-            f"_c{self.cluster_m}x{self.cluster_n}_s{self.stages}_r{self.raster}{self.swizzle}"
+            f"_c{self.cluster_m}x{self.cluster_n}{split}_s{self.stages}_r{self.raster}{self.swizzle}"
         )
 
     @classmethod
@@ -63,5 +68,5 @@ class Sm100Config(KernelConfig):
             return None
         fields = match.groupdict()
         swap_ab, raster = bool(fields.pop("swap_ab")), fields.pop("raster")
-        numbers = {name: int(value) for name, value in fields.items()}
+        numbers = {name: int(value or 1) for name, value in fields.items()}
         return cls(**numbers, raster=raster, swap_ab=swap_ab)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
 
+PARTS_MULTIPLE = 512
+"""Numbers of which whole ones are the room for sums, as of scales of blocks, whose kind it has."""
+
 
 def _resources(c: Geometry, operands: GemmOperands) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Shared memory of a CTA, registers of a thread, and what it loads of the accumulators."""
@@ -27,8 +31,22 @@ def _resources(c: Geometry, operands: GemmOperands) -> tuple[np.ndarray, np.ndar
 def _launcher(
     function: Callable[..., object], spec: KernelSpec, device: int
 ) -> Callable[..., object]:
-    """What launches a cluster for every tile: those that run take over from those that wait."""
-    return launch_with(function, spec, 1)
+    """What launches a cluster for every tile: those that run take over from those that wait.
+
+    Where k is split it gives them room for their sums. That goes back to PyTorch at once, which
+    hands it to nobody but what comes later on the stream; a CUDA graph keeps it for itself.
+    """
+    splits = cast("Sm100Config", spec.config).split_k
+    if splits == 1:
+        return launch_with(function, spec, 1)
+    import torch  # Only here: what compiles has none.
+
+    def launch(a: Any, b: Any, out: Any, *extras: Any) -> object:
+        numbers = -(-splits * out.numel() // PARTS_MULTIPLE) * PARTS_MULTIPLE
+        parts = torch.empty(numbers, dtype=torch.float32, device=out.device)
+        return function(a, b, out, (*extras, parts), 1)
+
+    return launch
 
 
 QUACK_SM100 = KernelFamily(
@@ -49,6 +67,7 @@ QUACK_SM100 = KernelFamily(
     geometry=space.geometry,
     resources=_resources,
     mma_efficiency=mma_efficiency,
+    splits_apart=True,
     stock=space.stock_configs,
     launcher=_launcher,
 )

@@ -1,36 +1,30 @@
-"""QuACK's SM100 GEMM with every knob taken from a config, compiled for any extents without a GPU.
-
-Device code and pipelines are QuACK's.
-"""
+"""QuACK's SM100 GEMM, compiled for any extents without a GPU."""
 
 # The DSL's packages are joined at import time: a type checker does not see them.
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import cast
 
 # isort: off
 import tilecast.kernels.quack.importable  # noqa: F401
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
-from quack.epilogue.mixin import ComposableEpiMixin
-from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
-from quack.gemm_sm100 import GemmSm100
-from quack.rounding import RoundingMode
-from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions
 
-from tilecast.heuristics.operands import BLOCK, GemmOperands
+from tilecast.heuristics.dtypes import dtype
+from tilecast.heuristics.operands import COLUMN_BLOCKS, Extra, GemmOperands
 from tilecast.kernels.quack.compiler import compile_gemm
-from tilecast.kernels.quack.epilogue import NUMBERS, VECTORS, Epilogue, FusedArguments
+from tilecast.kernels.quack.epilogue import FusedArguments
+from tilecast.kernels.quack.partial_sums import PartialSums
 from tilecast.kernels.quack_sm100.config import Sm100Config
-from tilecast.kernels.quack_sm100.resources import accumulators, epilogue_stages, pairs
+from tilecast.kernels.quack_sm100.gated import GatedGemm
+from tilecast.kernels.quack_sm100.product import Sm100Gemm, TakesExtras
 from tilecast.kernels.spec import KernelSpec
 # isort: on
-
-_RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 
 
 def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
@@ -45,79 +39,55 @@ def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
     if spec.batched and spec.operands.block_scaled:
         raise NotImplementedError("scales of blocks in a batch")
     config = cast("Sm100Config", spec.config)
-    kernel = WithExtras if spec.operands.extras else Sm100Gemm
-    return compile_gemm(kernel(config, spec.operands), spec, arch, symbol)
+    if config.split_k > 1:
+        operands = WithParts.parse(spec.operands.text)
+        split = SplitGemm(config, spec.operands)
+        return compile_gemm(split, replace(spec, operands=operands), arch, symbol)
+    taken = bool(spec.operands.extras), bool(spec.operands.gate)
+    return compile_gemm(_KERNELS[taken](config, spec.operands), spec, arch, symbol)
 
 
-class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
-    """out = A @ B on Blackwell; called as `tilecast.kernels.quack_sm90.kernel.TunableGemm` is."""
+class _WithExtras(TakesExtras, Sm100Gemm):
+    pass
 
-    _epi_ops = (
-        *(Scalar(name) for name in NUMBERS),
-        *(RowVecLoad(f"row_{name}") for name in VECTORS),
-        *(ColVecLoad(f"column_{name}") for name in VECTORS),
-    )
+
+class _GatedWithExtras(TakesExtras, GatedGemm):
+    pass
+
+
+_KERNELS = {
+    (False, False): Sm100Gemm,
+    (True, False): _WithExtras,
+    (False, True): GatedGemm,
+    (True, True): _GatedWithExtras,
+}
+"""By whether operands have extras, and a gate."""
+
+
+class WithParts(GemmOperands):
+    """The same operands, with room for the sums of a split behind all extras.
+
+    Of that kind of extra, but for its meaning: flat, and longer than asked for.
+    """
+
+    @cached_property
+    def extras(self) -> tuple[Extra, ...]:
+        """See `GemmOperands`."""
+        return *super().extras, Extra("parts", COLUMN_BLOCKS, "fp32")
+
+
+class SplitGemm:
+    """Two kernels: a product whose stretches of k stay apart, in float32, and what adds them up.
+
+    Called with a tuple of the operands' extras behind out, at the end of which is room for as many
+    matrices like out as there are stretches. Nothing has to be in it.
+    """
 
     def __init__(self, config: Sm100Config, operands: GemmOperands):
         """Set what does not depend on extents."""
-        rows = int(config.tile_m * (1 + pairs(config)))
-        super().__init__(
-            cutlass.Float32,
-            getattr(cutlass, operands.a.dtype.cutlass),
-            (rows, config.tile_n, config.tile_k),
-            (config.cluster_m, config.cluster_n, 1),
-            sf_vec_size=BLOCK if operands.block_scaled else None,
-            use_clc_persistence=True,
-            use_pdl=True,
-        )
-        self.config, self.operands = config, operands
-        self.a_transposed = self.cd_transposed = config.swap_ab
-        self.b_transposed = not config.swap_ab
-
-    def _compute_stages(self, *args, **kwargs):
-        config = self.config
-        return (
-            int(accumulators(config, self.operands)),
-            config.stages,
-            int(epilogue_stages(config)),
-            0,
-        )
-
-    def epi_to_underlying_arguments(self, args, *, loc=None, ip=None):
-        """What the device code gets of the epilogue's arguments."""
-        self.rounding_mode = RoundingMode.RN
-        return self.EpilogueParams(**self._epi_ops_to_params_dict(args))
-
-    @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, clusters: Int32, stream):
-        """Launch out = A @ B."""
-        self.launch(a, b, out, FusedArguments(), clusters, stream)
-
-    def launch(self, a, b, out, arguments, clusters, stream, scale_a=None, scale_b=None):
-        """Launch with what the epilogue reads; the hardware hands out tiles, to all clusters.
-
-        ``scale_a`` and ``scale_b`` are those of `ROW_BLOCKS` and `COLUMN_BLOCKS`.
-        """
-        if scale_a is not None:
-            m, k = a.shape
-            scale_a, scale_b = _tiled(scale_a, m, k), _tiled(scale_b, b.shape[1], k)
-        order = TileSchedulerOptions(
-            clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
-        )
-        if self.config.swap_ab:
-            a, b, scale_a, scale_b = b, a, scale_b, scale_a
-        GemmSm100.__call__(self, a, b, out, None, arguments, order, None, stream, scale_a, scale_b)
-
-
-def _tiled(scales, rows, k):
-    """Scales of blocks as QuACK takes them: tiles of rows, tiles along k, and inside 32 x 4 x 4."""
-    tiles = cute.ceil_div(rows, 128), cute.ceil_div(k, 4 * BLOCK)
-    strides = 512 * tiles[1], 512, 16, 4, 1
-    return cute.make_tensor(scales.iterator, cute.make_layout((*tiles, 32, 4, 4), stride=strides))
-
-
-class WithExtras(Sm100Gemm):
-    """The same, called with a tuple of the operands' extras behind out."""
+        out = replace(operands.out, dtype=dtype("fp32"))
+        self.product = Sm100Gemm(config, replace(operands, out=out, scales="", epilogue=()))
+        self.sums = PartialSums(config, operands)
 
     @cute.jit
     def __call__(
@@ -129,7 +99,7 @@ class WithExtras(Sm100Gemm):
         clusters: Int32,
         stream,
     ):
-        """Launch; see the class."""
-        arguments, *_ = self.arguments(extras)
-        blocks = extras[:2] if self.blockscaled else ()
-        self.launch(a, b, out, arguments, clusters, stream, *blocks)
+        """Launch both; see the class."""
+        parts = self.sums.tensor(extras[-1], out)
+        self.product.launch(a, b, parts, FusedArguments(), clusters, stream)
+        self.sums.launch(parts, out, extras[:-1], stream)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilecast.heuristics.config import ConfigColumns, Geometry
-from tilecast.heuristics.operands import BLOCK, COLUMN, ROW, GemmOperands
+from tilecast.heuristics.operands import BLOCK, COLUMN, GROUP_ROWS, ROW, GemmOperands
 from tilecast.kernels.quack_sm100.config import Sm100Config
 
 MOST_N = 256
@@ -62,15 +62,20 @@ def scale_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
 
 
 def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
-    """Shared memory of one CTA: barriers, what the epilogue stores and reads, the stages."""
-    piece = c.tile_m * epilogue_columns(c) * operands.out.dtype.bits // 8
+    """Shared memory of one CTA: barriers, what the epilogue stores and reads, the stages.
+
+    Where k is split it stores float32, and reads nothing.
+    """
+    split = np.greater(c.split_k, 1)
+    columns = epilogue_columns(c) // operands.columns_for_one
+    piece = c.tile_m * columns * np.where(split, 4, operands.out.dtype.bits // 8)
     kinds = [extra.kind for extra in operands.extras]
-    along_n, along_m = kinds.count(ROW), kinds.count(COLUMN)
+    along_n, along_m = kinds.count(ROW) + kinds.count(GROUP_ROWS), kinds.count(COLUMN)
     along_n, along_m = (
         np.where(c.swap_ab, one, other) for one, other in ((along_m, along_n), (along_n, along_m))
     )
     # No element of a vector is wider than 4 bytes.
-    vectors = 4 * (along_n * c.tile_n + along_m * c.tile_m)
+    vectors = ~split * 4 * (along_n * c.tile_n + along_m * c.tile_m)
     buffers = _aligned(epilogue_stages(c) * piece) + _aligned(vectors)
     stages = c.stages * stage_bytes(c, operands) + scale_bytes(c, operands)
     return ALIGNMENT + buffers + stages

@@ -29,17 +29,22 @@ from tilecast.kernels.rules import (
     INVARIANT,
     Broken,
     Rule,
+    groups,
+    groups_as_stored,
     idle_rules,
     l2_traffic,
     multicast_slice,
     off_axes,
     rule,
+    split_stretch,
+    split_waves,
 )
 from tilecast.kernels.stages import TILE_K_BYTES, tile_ks
 
 TILE_M = (64, 128)
 TILE_N = (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)
 CLUSTERS = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2))
+SPLITS = (1, 2, 3, 4, 6, 8)
 STAGES = tuple(range(2, 13))
 RASTERS = ("m", "n")
 SWIZZLE = 8
@@ -52,8 +57,10 @@ TENSOR_COLUMNS = 512
 @rule(
     HARDWARE,
     "the kernel multiplies two operands of bf16, of fp16 or of fp8 of one type, adds up in fp32, "
-    "reads 8 bits along k and scales them alone; its rows come in no groups, and its epilogue "
-    "has no gates and reads no matrices",
+    "reads 8 bits along k and scales them alone; its epilogue reads no matrices; groups have 16 "
+    "bits and no scales, or are fp8 scaled by rows and not gated, nothing is added, and what they "
+    "share is stored one after the other; behind a gate B is read along k, the result is stored "
+    "along rows in 16 bits, and blocks have no scales",
 )
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a, operands.b, operands.out.dtype
@@ -65,23 +72,32 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and operands.scales in (("",) if wide else _SCALES)
         and out.bits >= 16
         and out.accumulator != "int32"
-        and not (operands.groups or operands.gate)
+        and groups_as_stored(operands)
+        and not (operands.gate and (operands.block_scaled or not _halves_in_turn(operands)))
+        and operands.stretches == 1
         and not any(extra.kind == MATRIX for extra in operands.extras)
     )
     return not multiplied
 
 
+def _halves_in_turn(operands: GemmOperands) -> bool:
+    """Whether TMA reads columns of the halves of B in turn, and stores half as many."""
+    out = operands.out
+    return operands.b.major == "col" and (out.major, out.dtype.bits) == ("row", 16)
+
+
 @rule(
     HARDWARE,
     f"tile_m is {TILE_M}, tile_n {TILE_N}, tile_k {TILE_K_BYTES} bytes, the cluster one of "
-    f"{CLUSTERS} (more than 8 CTAs are not portable), stages {STAGES[0]} to {STAGES[-1]} and "
-    f"swizzle {SWIZZLE}",
+    f"{CLUSTERS} (more than 8 CTAs are not portable), split_k {SPLITS}, stages {STAGES[0]} to "
+    f"{STAGES[-1]} and swizzle {SWIZZLE}",
 )
 def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     axes = (
         (c.tile_m, TILE_M),
         (c.tile_n, TILE_N),
         (c.tile_k, tile_ks(operands)),
+        (c.split_k, SPLITS),
         (c.stages, STAGES),
         (c.swizzle, (SWIZZLE,)),
     )
@@ -107,6 +123,27 @@ def _blocks(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     return operands.block_scaled & uneven
 
 
+@rule(
+    HARDWARE,
+    "a split has few tiles, so that no order is to choose, and the least deep stages cut k most "
+    "evenly; in the last stage of each stretch the kernel leaves out as many scales of blocks as "
+    "lie behind the end of k, though k may go on",
+)
+def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    deep = c.tile_k != tile_ks(operands)[0]
+    return (c.split_k > 1) & (~c.raster_m | deep | operands.block_scaled)
+
+
+@rule(
+    HARDWARE,
+    "a gate pairs what one thread has of a row: along the kernel's own n, 32 columns at least, of "
+    "128 rows, or of 64 that are half of a pair's; sums of a split of k are finished one by one",
+)
+def _gate(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    apart = c.swap_ab | (c.split_k > 1) | ((c.tile_m < 128) & ~pairs(c))
+    return bool(operands.gate) & (apart | (c.tile_n < 32))
+
+
 @rule(HARDWARE, "pipeline, epilogue buffers and barriers of a CTA share an SM's 227 KB")
 def _shared_memory(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     return smem_bytes(c, operands) > hardware.smem_limit(1)
@@ -130,9 +167,12 @@ def _most_stages(c: Geometry, operands: GemmOperands, hardware: Hardware) -> np.
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _operands,
     _axes,
+    groups,
     _tensor_memory,
     _wide,
     _blocks,
+    _gate,
+    _split,
     multicast_slice,
     _shared_memory,
     _depth,
@@ -140,6 +180,8 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
 """What makes a config compile."""
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
+    split_waves,
+    split_stretch,
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""
@@ -159,14 +201,15 @@ def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
 
     They stand in the order of `Sm100Config`s.
     """
-    outer, inner = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS))), ((0, 1), (0, 1))
+    outer = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS)
+    inner = ((0, 1), (0, 1))
     grid = np.meshgrid(*(np.array(axis, np.int32) for axis in (*outer, *inner)), indexing="ij")
-    tile_m, tile_n, tile_k, cluster, raster, swap = map(np.ravel, grid)
+    tile_m, tile_n, tile_k, cluster, split_k, raster, swap = map(np.ravel, grid)
     cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
     one = np.ones_like(tile_m)
     found = Geometry(
         *(tile_m, tile_n, tile_k, cluster_m, cluster_n, one * STAGES[0], one, one),
-        *(raster == 0, one * SWIZZLE, swap == 1, one, tile_n <= MOST_N),
+        *(raster == 0, one * SWIZZLE, swap == 1, split_k, tile_n <= MOST_N),
     )
     return with_stages(found, _most_stages(found, operands, hardware), math.prod(map(len, inner)))
 

@@ -64,6 +64,7 @@ QUACK_SM90 = KernelFamily(
     geometry=lambda configs: space.with_warp_groups(columns_of(configs)),
     resources=_resources,
     mma_efficiency=mma_efficiency,
+    splits_apart=False,
     stock=space.stock_configs,
     launcher=_launcher,
 )

@@ -11,13 +11,7 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import (
-    EPILOGUES,
-    GATED_COLUMNS,
-    K_GROUPS,
-    KINDS_REMEMBERED,
-    GemmOperands,
-)
+from tilecast.heuristics.operands import GATED_COLUMNS, KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack.family import with_stages
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -37,15 +31,17 @@ from tilecast.kernels.rules import (
     HARDWARE,
     INVARIANT,
     MEASURED,
-    PROBLEM,
     Broken,
     Rule,
+    groups,
+    groups_as_stored,
     idle_rules,
     l2_traffic,
     multicast_slice,
     off_axes,
     rule,
-    tiles,
+    split_stretch,
+    split_waves,
 )
 from tilecast.kernels.stages import TILE_K_BYTES, tile_ks
 
@@ -82,11 +78,6 @@ _SCALES = {
 }
 """How operands may be scaled, by whether B is converted and what A's are added up in."""
 
-SPLIT_WAVES = 2
-"""A split pays while all CTAs run at once, or nearly: most waves that it may make."""
-SPLIT_K_BYTES = 512
-"""Least stretch of k of one CTA of a split: four stages of the smallest size."""
-
 
 @rule(
     HARDWARE,
@@ -111,24 +102,7 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and not (operands.fused and out.name == "int32")
         and out.bits >= 16
     )
-    if operands.groups:
-        one_after_the_other = operands.layout[::2] == "rr"
-        if operands.groups == K_GROUPS:
-            one_after_the_other = operands.layout == "crr"
-        alone = not any(EPILOGUES[step].extras for step in operands.epilogue)
-        scaled = operands.scales == "row-scales" and a.accumulator == "fp22" and not operands.gate
-        narrow = out.bits == 16 and (scaled or a.bits == b.bits == 16)
-        multiplied = multiplied and one_after_the_other and alone and narrow
-    return not multiplied
-
-
-@rule(
-    HARDWARE,
-    "where groups end is known on the device alone, which hands out tiles of rows along its own m "
-    "and each with all of a group's k",
-)
-def _groups(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    return bool(operands.groups) & ((c.swap_ab == 1) | (c.split_k > 1))
+    return not (multiplied and groups_as_stored(operands))
 
 
 @rule(
@@ -292,7 +266,7 @@ def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _operands,
     _axes,
-    _groups,
+    groups,
     _warp_group_tile,
     _conversion,
     _gate,
@@ -309,24 +283,10 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
 """What makes a config compile and run, and what a pilot left of that."""
 
 
-@rule(PROBLEM, "a split of k pays by filling the GPU, which more tiles fill without it")
-def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
-    rows, columns = tiles(c, problem)
-    ctas = rows * columns * problem.products * c.split_k * (c.split_k > 1)
-    return ctas / (hardware.sm_count * c.ctas_per_sm) > SPLIT_WAVES
-
-
-@rule(PROBLEM, "each CTA of a split, and each stretch of k, needs some stages to multiply")
-def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
-    most = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
-    stretches = problem.operands.stretches
-    return (c.split_k * (c.split_k > 1) > most) | (stretches > max(most, 1))
-
-
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
-    _split_waves,
-    _split_stretch,
+    split_waves,
+    split_stretch,
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""

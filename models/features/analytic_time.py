@@ -89,7 +89,7 @@ def times(
     dram = problem.min_bytes / dram_rate
     wave_bytes = problem.k * (waves.rows * tile.row_bytes + waves.columns * tile.column_bytes)
     memory = np.maximum(np.maximum(dram, l2), latency)
-    analytic = LAUNCH_TIME + expected(np.sqrt(serial**2 + dram**2))
+    analytic = LAUNCH_TIME + expected(np.sqrt(serial**2 + dram**2)) + tile.summing
     roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
     alone = np.maximum(multiplied, expected(np.where(full > 0, full_loads, last_loads)))
     plain: dict[str, np.ndarray | float] = {

@@ -267,7 +267,7 @@ def _of_configs(
     Returns:
         Features as they are, and those of which the feature is the base-2 logarithm.
     """
-    waves = Waves.of(problem, config, hardware)
+    waves = Waves.of(problem, config, tile, hardware)
     loads = Loads.of(problem, config, tile)
     tiles, handed_out = waves.tiles_m * waves.tiles_n, expected(waves.clusters) * waves.cluster
     parts, part_times = times(problem, config, tile, waves, loads, hardware)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilecast.heuristics.config import ConfigColumns, ConfigTable
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
-from tilecast.kernels.candidates import mma_efficiency
+from tilecast.kernels.candidates import mma_efficiency, split_apart
 
 CACHE_LINE_BYTES = 128
 """Alignment beyond which nothing is gained: the L2's line."""
@@ -20,6 +20,12 @@ EXCHANGE_TIME = 0.7
 """Microseconds that CTAs wait for each other where they share a tile, for each doubling of them."""
 EXCHANGE_RATE = 20e3
 """Bytes per microsecond that a CTA receives from others of its cluster."""
+SUMMING_TIME = 2.0
+"""Microseconds that a second kernel takes beside what it reads, where CTAs leave their sums in
+memory: a guess, half of what the first one takes, at whose end it is launched already."""
+SUMMING_RATE = 50e3
+"""Bytes of them per microsecond that it reads for each of the tiles: a guess, near a share of
+DRAM's rate for each SM."""
 PIECE_COST = 0.28
 """Bytes that a piece of a load costs the L2 for each byte by which it is shorter than a line."""
 STORE_COLUMNS = 32
@@ -50,6 +56,10 @@ class TileNumbers(NamedTuple):
     """Of a tile of the result, as many more as it takes longer to store in narrow pieces."""
     exchange: np.ndarray
     """Microseconds that the CTAs of a split exchange their sums."""
+    summing: np.ndarray
+    """Microseconds of a second kernel that adds them up, where they are left in memory."""
+    cluster: np.ndarray
+    """CTAs of a cluster."""
     mma_efficiency: np.ndarray
     """As `tilecast.kernels.family.KernelFamily.mma_efficiency`."""
 
@@ -96,9 +106,11 @@ def tile_table(table: ConfigTable, operands: GemmOperands) -> TileTable:
     step_loads = (1 - PIECE_COST) * (row_loads + column_loads)
     step_loads += PIECE_COST * CACHE_LINE_BYTES * (row_pieces + column_pieces)
     area = config.tile_m * config.tile_n
-    sums = 4 * area * (1 - 1 / config.split_k)
+    apart = split_apart(table)
+    sums = np.where(apart, 0, 4 * area * (1 - 1 / config.split_k))
+    waits = np.where(apart, 0, EXCHANGE_TIME * np.log2(config.split_k))
     store_columns = np.gcd(config.tile_n.astype(int), STORE_COLUMNS)
-    store_bytes = area * operands.out.dtype.bytes(1)
+    store_bytes = area * np.where(apart, 4, operands.out.dtype.bytes(1))
     numbers = TileNumbers(
         row_bytes=row_bytes,
         column_bytes=column_bytes,
@@ -108,13 +120,15 @@ def tile_table(table: ConfigTable, operands: GemmOperands) -> TileTable:
         b_pieces=np.where(swapped, row_pieces, column_pieces),
         step_flops=2 * area * config.tile_k,
         store_bytes=store_bytes * np.where(store_columns < STORE_COLUMNS, NARROW_STORE, 1),
-        exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
+        exchange=sums / EXCHANGE_RATE + waits,
+        summing=apart * (SUMMING_TIME + 4 * area / SUMMING_RATE),
+        cluster=config.cluster_m * config.cluster_n * np.where(apart, 1, config.split_k),
         mma_efficiency=mma_efficiency(table, operands),
     )
     features = vars(config) | {
         "tile_area": np.log2(area),
         "tile_intensity": numbers.step_flops / numbers.step_bytes,
-        "exchange_time": np.log2(1 + numbers.exchange),
+        "exchange_time": np.log2(1 + numbers.exchange + numbers.summing),
         "mma_efficiency": numbers.mma_efficiency,
         "rows_piece": rows_piece,
         "columns_piece": columns_piece,

@@ -10,6 +10,7 @@ from tilecast.heuristics.config import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.group_tiles import expected, group_tiles
+from tilecast.models.features.tile_numbers import TileNumbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,13 @@ class Waves:
     """SMs that have a tile at all."""
 
     @classmethod
-    def of(cls, problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> Waves:
+    def of(
+        cls,
+        problem: GemmProblem,
+        config: ConfigColumns,
+        tile: TileNumbers,
+        hardware: Hardware,
+    ) -> Waves:
         """How each of some configs covers a problem on a GPU."""
         swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
         rows, columns = float(problem.rows), float(problem.n)  # integers are divided far slower
@@ -57,8 +64,9 @@ class Waves:
         clusters_n = np.ceil(tiles_n / config.cluster_n)
         tiles_m = _along_rows(problem, extent_m, config.tile_m)
         clusters_m = _along_rows(problem, extent_m, config.tile_m * config.cluster_m)
-        cluster = config.cluster_m * config.cluster_n * config.split_k
-        clusters = clusters_m * clusters_n
+        cluster = tile.cluster
+        for_a_tile = config.cluster_m * config.cluster_n * config.split_k / cluster
+        clusters = clusters_m * clusters_n * for_a_tile
         tiles_m = expected(tiles_m) / problem.products
         clusters_m = expected(clusters_m) / problem.products
         slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm

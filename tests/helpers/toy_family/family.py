@@ -73,6 +73,7 @@ TOY = KernelFamily(
     geometry=_geometry,
     resources=_resources,
     mma_efficiency=lambda columns, operands: np.ones(len(columns)),
+    splits_apart=False,
     stock=lambda operands, hardware: (),
     launcher=lambda function, spec, device: function,
 )

@@ -25,6 +25,16 @@ SAMPLE = (
     ("e5m2:rcr>bf16@fp32:tensor-scales+bias", "sm100_64x160x128_c2x4_s12_rm8"),
     ("e4m3:rcr>bf16:block-scales", "sm100_128x192x128_c2x1_s5_rm8"),
     ("e5m2:rcr>fp16:block-scales+bias+silu", "swap_sm100_128x256x256_c1x2_s2_rn8"),
+    ("bf16:rcr:row-groups+silu", "sm100_128x256x64_c2x1_s6_rm8"),
+    ("e4m3:rcr>bf16:row-groups+row-scales", "sm100_64x96x128_c1x2_s10_rn8"),
+    ("bf16:crr:k-groups", "sm100_128x192x64_c2x2_s7_rm8"),
+    ("bf16:rcr:bias+mul-gelu", "sm100_128x224x64_c2x2_s7_rm8"),
+    ("bf16:ccr:silu-mul", "sm100_64x96x128_c2x4_s7_rn8"),
+    ("fp16:rcr:row-groups+silu-mul", "sm100_128x192x64_c1x1_s5_rm8"),
+    ("e4m3:rcr>bf16:row-scales+silu-mul", "sm100_128x512x128_c2x1_s4_rm8"),
+    ("bf16:rcr:bias+gelu", "sm100_128x256x64_c2x1x4_s6_rm8"),
+    ("fp16:rrc:alpha", "swap_sm100_64x16x64_c1x1x8_s12_rm8"),
+    ("e4m3:rcr>bf16:row-scales+bias", "sm100_128x512x128_c2x1x3_s3_rm8"),
 )
 COMPILE = """
 import json, sys
@@ -36,14 +46,15 @@ from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.spec import KernelSpec
 
 whole = kernel.compile_gemm
-def measured(gemm, *target):
-    content = whole(gemm, *target)
+def measured(kernels, *target):
+    content = whole(kernels, *target)
+    gemm = getattr(kernels, "product", kernels)
     laid_out = gemm.shared_storage.size_in_bytes(), gemm.use_2cta_instrs, gemm.num_tmem_alloc_cols
     print(json.dumps(laid_out), flush=True)
     return content
 kernel.compile_gemm = measured
 for i, (text, name) in enumerate(json.loads(sys.argv[1])):
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i in (1, 3))
+    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i in (1, 3, 11, 15))
     Path(sys.argv[2], str(i)).write_bytes(FAMILIES["quack_sm100"].compile(spec, "kernel"))
 """
 
@@ -64,6 +75,16 @@ def test_kernels_compile_for_blackwell_and_take_what_is_stated(tmp_path: Path) -
         assert columns <= TENSOR_COLUMNS
         facts = read_resources((tmp_path / str(i)).read_bytes())
         assert facts.spill_bytes == 0 and facts.registers <= resources.REGISTERS, name
+
+
+def test_the_kernel_that_adds_up_a_split_compiles_for_hopper(tmp_path: Path) -> None:
+    """Where tests/gpu runs it."""
+    alone, path = Path(__file__).parents[2] / "gpu/kernels/sums_alone.py", tmp_path / "sums.o"
+    command = (sys.executable, str(alone), "bf16:rcr:bias+gelu", "8", "sm_90a", str(path))
+    environment = os.environ | FAMILIES["quack_sm100"].environment
+    subprocess.run(command, env=environment, check=True)
+    facts = read_resources(path.read_bytes())
+    assert facts.spill_bytes == 0 and 0 < facts.registers <= resources.REGISTERS
 
 
 def test_the_command_line_compiles_what_max_autotune_would_offer(

@@ -100,11 +100,14 @@ def test_every_tile_depth_and_cluster_of_blackwell_is_compiled() -> None:
     """And rules take away what the axes span and the space has not."""
     kinds = [GemmOperands.parse(text) for text in sm100_compiles.KINDS]
     specs = [spec for operands in kinds for spec in sm100_compiles.drawn(operands)]
-    assert len(specs) == len(set(specs)) == 300
+    assert len(specs) == len(set(specs)) == 445
 
     def classes(specs: list[KernelSpec]) -> set[tuple[int, ...]]:
         configs = [(cast("Any", spec.config), spec.operands.a.dtype.bits) for spec in specs]
-        return {(c.tile_m, c.tile_n, c.tile_k * b, c.cluster_m, c.cluster_n) for c, b in configs}
+        return {
+            (c.tile_m, c.tile_n, c.tile_k * b, c.cluster_m, c.cluster_n, c.split_k > 1)
+            for c, b in configs
+        }
 
     def whole(operands: GemmOperands) -> list[KernelSpec]:
         return [KernelSpec(one, operands) for one in space(operands, sm100_compiles.GPU).configs]
@@ -113,5 +116,8 @@ def test_every_tile_depth_and_cluster_of_blackwell_is_compiled() -> None:
     blocks = GemmOperands.parse(sm100_compiles.BLOCKS)
     assert classes(sm100_compiles.drawn(blocks)) == classes(whole(blocks))
     assert not any(spec.batched for spec in sm100_compiles.drawn(blocks))
+    others = [sm100_compiles.drawn(GemmOperands.parse(text)) for text in sm100_compiles.OTHERS]
+    assert [len(found) for found in others] == [30] * 4 + [23] * 3
+    assert not any(spec.batched for found in others for spec in found)
     points, *taken = sm100_compiles.refused().values()
     assert points - sum(taken) == len(whole(kinds[0]))

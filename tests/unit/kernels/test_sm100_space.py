@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -15,12 +16,19 @@ from tilecast.kernels.candidates import broken_rules, candidates, space
 from tilecast.kernels.families import FAMILIES, parse_config, same_code
 from tilecast.kernels.quack_sm100 import resources
 from tilecast.kernels.quack_sm100.config import Sm100Config
-from tilecast.kernels.quack_sm100.space import STAGES
+from tilecast.kernels.quack_sm100.space import SPLITS, STAGES
+from tilecast.kernels.spec import KernelSpec
 from tilecast.models.features.features import featurize
+from tilecast.models.features.tile_numbers import SUMMING_TIME, TileNumbers, tile_table
+from tilecast.models.features.tile_waves import Waves
+from tilecast.models.runtime.unmeasured import AnalyticOrder
 
 B200 = hardware("B200")
 FAMILY = FAMILIES["quack_sm100"]
 PAIR = Sm100Config(128, 256, 64, cluster_m=2, stages=6)
+SPLIT = replace(PAIR, split_k=4)
+FP8_GROUPS = "e4m3:rcr>bf16:row-groups+row-scales"
+GROUPED = replace(PAIR, tile_k=128)
 MX, MX_TEXT = Sm100Config(128, 192, 128, cluster_m=2, stages=7), "e4m3:rcr>bf16:block-scales"
 
 
@@ -28,7 +36,7 @@ MX, MX_TEXT = Sm100Config(128, 192, 128, cluster_m=2, stages=7), "e4m3:rcr>bf16:
 def test_what_breaks_no_rule_is_in_the_space_and_nothing_else(text: str) -> None:
     operands = GemmOperands.parse(text)
     configs = space(operands, B200).configs
-    assert len(configs) == len(set(configs)) == 1160
+    assert len(configs) == len(set(configs)) == 1160 + len(SPLITS[1:]) * 290
     assert {type(config) for config in configs} == {Sm100Config}
     assert all(parse_config(config.name) == config for config in configs)
     assert not any(
@@ -44,8 +52,25 @@ def test_what_breaks_no_rule_is_in_the_space_and_nothing_else(text: str) -> None
         (PAIR, "bf16xint8:rcr:column-scales", "operands"),
         (PAIR, "e4m3:crr>bf16", "operands"),
         (PAIR, "bf16:rcr:c", "operands"),
-        (PAIR, "bf16:rcr:silu-mul", "operands"),
-        (PAIR, "bf16:rcr:row-groups", "operands"),
+        (PAIR, "bf16:rrr:silu-mul", "operands"),
+        (PAIR, "bf16:rcc:silu-mul", "operands"),
+        (PAIR, "bf16:rcr>fp32:silu-mul", "operands"),
+        (MX, "e4m3:rcr>bf16:block-scales+silu-mul", "operands"),
+        (PAIR, "e4m3:rcr>bf16:row-groups+row-scales+silu-mul", "operands"),
+        (replace(PAIR, swap_ab=True), "bf16:rcr:silu-mul", "gate"),
+        (SPLIT, "bf16:rcr:silu-mul", "gate"),
+        (Sm100Config(64, 256, 64, stages=5), "bf16:rcr:silu-mul", "gate"),
+        (Sm100Config(128, 16, 64, stages=12), "bf16:rcr:silu-mul", "gate"),
+        (PAIR, "bf16:rcr@4xfp32", "operands"),
+        (PAIR, "bf16:rcr:row-groups+bias", "operands"),
+        (PAIR, "bf16:ccr:row-groups", "operands"),
+        (replace(PAIR, swap_ab=True), "bf16:rcr:row-groups", "groups"),
+        (SPLIT, "bf16:rcr:row-groups", "groups"),
+        (SPLIT, "bf16:crr:k-groups", "groups"),
+        (replace(SPLIT, raster="n"), "bf16:rcr", "split"),
+        (replace(SPLIT, tile_k=128, stages=3), "bf16:rcr", "split"),
+        (replace(SPLIT, split_k=5), "bf16:rcr", "axes"),
+        (replace(MX, split_k=2), MX_TEXT, "split"),
         (PAIR, "bf16:rcr:block-scales", "operands"),
         (replace(MX, tile_n=96), MX_TEXT, "blocks"),
         (replace(MX, tile_m=64), MX_TEXT, "blocks"),
@@ -61,7 +86,7 @@ def test_what_breaks_no_rule_is_in_the_space_and_nothing_else(text: str) -> None
 def test_a_rule_says_why_a_config_is_left_out(config: Sm100Config, text: str, rule: str) -> None:
     broken = [one.name for one in broken_rules(config, GemmOperands.parse(text), B200)]
     assert rule in broken
-    assert not list(broken_rules(PAIR, LINEAR_BF16, B200))
+    assert not any(list(broken_rules(one, LINEAR_BF16, B200)) for one in (PAIR, SPLIT))
 
 
 def test_a_kernel_of_another_architecture_is_no_candidate() -> None:
@@ -95,6 +120,95 @@ def test_scales_of_blocks_take_room_in_every_stage_and_beside_the_accumulators()
     wide = FAMILY.geometry([replace(MX, tile_n=256)])
     assert resources.accumulators(wide, operands) == 1
     assert resources.accumulators(wide, GemmOperands.parse("e4m3:rcr>bf16")) == 2
+
+
+def test_a_split_stores_float32_and_reads_no_vectors() -> None:
+    """Two pieces of 32 columns, 16 KB each; the bias is read by the kernel that adds up."""
+    for text in ("bf16:rcr", "bf16:rcr:bias+gelu"):
+        (smem,) = space(GemmOperands.parse(text), B200).all().select([SPLIT]).columns.smem_bytes
+        assert smem == 6 * 32768 + 2 * 16384 + 1024
+
+
+def test_a_split_is_of_few_tiles_and_a_long_k() -> None:
+    """Two waves of 148 CTAs at most, and 512 bytes of k for each; 2 x 2 x 4 CTAs here."""
+
+    def broken(m: int, n: int, k: int) -> list[str]:
+        problem = GemmProblem(m, n, k)
+        return [one.name for one in broken_rules(SPLIT, LINEAR_BF16, B200, problem)]
+
+    assert not broken(256, 512, 1024)
+    assert "split-stretch" in broken(256, 512, 1016)
+    assert not {"split-waves"} & set(broken(256, 256 * 37, 4096))
+    assert "split-waves" in broken(256, 256 * 38, 4096)
+
+
+def test_a_split_is_launched_with_room_for_its_sums() -> None:
+    """Behind all extras, float32, at least as many numbers as out has for each stretch."""
+    taken: list[tuple] = []
+    out, bias = torch.empty(24, 40, dtype=torch.bfloat16), torch.empty(40)
+    for config, text, extras in ((SPLIT, "bf16:rcr:bias", (bias,)), (SPLIT, "bf16:rcr", ())):
+        spec = KernelSpec(config, GemmOperands.parse(text))
+        FAMILY.launcher(lambda *given: taken.append(given), spec, 0)("a", "b", out, *extras)
+        (a, b, c, (*others, parts), clusters), *_ = taken[-1:]
+        assert (a, b, clusters) == ("a", "b", 1) and c is out
+        assert len(others) == len(extras) and all(
+            x is y for x, y in zip(others, extras, strict=True)
+        )
+        assert parts.dtype == torch.float32 and parts.numel() == 4096  # 4 x 24 x 40, in 512s
+    launch = FAMILY.launcher(lambda *given: taken.append(given), KernelSpec(PAIR, LINEAR_BF16), 0)
+    launch("a", "b", out)
+    assert taken[-1] == ("a", "b", out, 1)
+
+
+def test_a_split_is_worth_its_second_kernel_where_tiles_are_few_and_k_is_long() -> None:
+    """By the analytic order: one tile of 8,192 along k, and none of many tiles."""
+
+    def first(problem: GemmProblem) -> Sm100Config:
+        (found,) = AnalyticOrder(B200).rank(problem, candidates(problem, B200), limit=1)
+        assert isinstance(found, Sm100Config)
+        return found
+
+    assert first(GemmProblem(64, 64, 8192)).split_k == 8
+    assert first(GemmProblem(4096, 4096, 4096)).split_k == 1
+
+
+def test_ctas_of_a_split_need_not_run_at_once() -> None:
+    """Their clusters are those of the loads they share, four times as many as without a split."""
+    problem = GemmProblem(256, 2048, 8192)
+    pair = space(LINEAR_BF16, B200).all().select([PAIR, SPLIT])
+    tile = TileNumbers(*tile_table(pair.table, LINEAR_BF16).numbers.take(pair.rows, axis=1))
+    waves = Waves.of(problem, pair.columns, tile, B200)
+    assert waves.cluster.tolist() == [2, 2] and waves.clusters.tolist() == [8, 32]
+    assert waves.k_steps.tolist() == [128, 32]
+    assert tile.summing[0] == 0 and tile.summing[1] > SUMMING_TIME
+    assert tile.exchange.tolist() == [0, 0]
+    assert tile.store_bytes[1] == 2 * tile.store_bytes[0]
+
+
+def test_groups_have_candidates_on_blackwell() -> None:
+    """Without an exchange of A and B or a split, but with pairs of CTAs."""
+    for text in ("bf16:rcr:row-groups", "bf16:crr:k-groups", FP8_GROUPS):
+        problem = GemmProblem(4096, 1536, 2048, 32, GemmOperands.parse(text))
+        found = candidates(problem, B200)
+        configs = [config for config in found if isinstance(config, Sm100Config)]
+        assert len(configs) == len(found) > 50
+        assert not any(config.swap_ab or config.split_k > 1 for config in configs)
+        assert any(config.cluster_m == 2 for config in configs)
+        assert np.isfinite(featurize(problem, found, B200)).all()
+    (smem,) = space(GemmOperands.parse(FP8_GROUPS), B200).all().select([GROUPED]).columns.smem_bytes
+    assert smem == 6 * 32768 + 2 * 8192 + 2048 + 1024  # 128 + 256 scales of 4 bytes, in KBs
+
+
+def test_a_gate_stores_half_as_many_columns() -> None:
+    """Two pieces of 16 columns, 4 KB each; 64 rows are a pair's, whatever the gate."""
+    for text in ("bf16:rcr:silu-mul", "bf16:rcr:row-groups+mul-gelu"):
+        table = space(GemmOperands.parse(text), B200)
+        (smem,) = table.all().select([PAIR]).columns.smem_bytes
+        assert smem == 6 * 32768 + 2 * 4096 + 1024
+        paired = {(c.tile_m, c.cluster_m % 2) for c in table.configs if isinstance(c, Sm100Config)}
+        assert paired == {(64, 0), (128, 0), (128, 1)}
+    problem = GemmProblem(512, 28672, 4096, operands=GemmOperands.parse("bf16:rcr:silu-mul"))
+    assert np.isfinite(featurize(problem, candidates(problem, B200), B200)).all()
 
 
 def test_blackwell_has_candidates_of_its_own_and_they_have_features() -> None:
