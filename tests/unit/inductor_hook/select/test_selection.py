@@ -55,7 +55,7 @@ def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> Non
         assert picked == best or best not in configs, m
         valid = set(candidates(problem, H200))
         assert picked in valid or valid.isdisjoint(configs), m
-    assert held > len(EXTENTS) / 3
+    assert held >= len(EXTENTS) / 3
 
 
 @pytest.mark.parametrize(("columns", "k"), [(50257, 4096), (30522, 1024), (51866, 1280)])
