@@ -73,7 +73,7 @@ def _draw_steps(axes: Any, beside: Row) -> None:
     axes.set_ylim(-0.7, len(names) - 0.3)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%.1fx"))
     axes.set_xlabel("speed relative to ATEN,TRITON")
-    axes.set_title(f"Speed of {len(names)} steps of models with two layers", fontsize=11)
+    axes.set_title(f"Speed of {len(names)} steps of models cut to few layers", fontsize=11)
     axes.grid(color="#DDDDDD", linewidth=0.8)
 
 

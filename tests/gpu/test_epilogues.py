@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 import torch
-from compiled_kernels import capturing, compiled
+from compiled_kernels import compiled
 
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
@@ -123,7 +123,8 @@ def test_what_the_kernel_before_writes_is_waited_for(
     for spec in kinds(problem.operands):
         launch = load_kernel(spec, objects)
         launch(a, b, steps[0], added)
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             for given, out in zip(written, steps, strict=False):
                 launch(a, b, out, given)
         for _ in range(10):
@@ -144,7 +145,8 @@ def test_graphs_replay_with_new_extras(objects: ObjectCache, text: str) -> None:
     for spec in kinds(problem.operands):
         launch, out = load_kernel(spec, objects), poisoned_out(problem)
         launch(a, b, out, *extras)
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             launch(a, b, out, *extras)
         before = out.clone()
         for extra in extras:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled_kernels import capturing
 from processes import printed, started
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -1466,7 +1465,8 @@ def test_eager_launches_behind_what_is_queued_on_a_side_stream() -> None:
 def test_eager_launches_are_captured() -> None:
     for multiply, a in _launches():
         multiply()
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             captured = multiply()
         for _ in range(3):
             a.normal_()
@@ -1596,7 +1596,8 @@ def test_what_the_switch_routes_is_captured(switched_on: Callable[..., None]) ->
     x, weight, bias = _bf16(M, K), _bf16(N, K), _bf16(N)
     switched_on()
     _settled(lambda: F.linear(x, weight, bias))
-    with capturing() as graph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         captured = F.linear(x, weight, bias)
     for _ in range(3):
         x.normal_()
@@ -1611,7 +1612,8 @@ def test_no_kernel_is_loaded_while_a_graph_is_captured(switched_on: Callable[...
     switched_on()
     _settled(lambda: F.linear(x, weight))
     _forget_kernels()
-    with capturing() as graph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         captured = F.linear(x, weight)
     assert _texts() == set()
     x.normal_()
@@ -1672,7 +1674,8 @@ def test_a_first_call_may_be_captured() -> None:
     a, b = _bf16(M, K), _bf16(N, K).T
     mm(a, b)
     _forget_kernels()
-    with capturing() as graph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         captured = mm(a, b)
     graph.replay()
     assert torch.equal(captured, torch.mm(a, b))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import invariance
 import pytest
 import torch
-from compiled_kernels import capturing, compiled
+from compiled_kernels import compiled
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -160,7 +160,8 @@ def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) 
         a, b, out = _operands(200, 520, 264)
         kernel = kernels.config(position)
         kernel(a, b, out)
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             kernel(a, b, out)
         for _ in range(3):
             a.normal_()
@@ -190,7 +191,8 @@ def test_a_chain_reads_what_the_kernel_before_it_wrote(
     for position, config in enumerate(kernels.configs):
         kernel = kernels.config(position)
         kernel(a, b, steps[0])
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             for left, out in zip((a, *steps), steps, strict=False):
                 kernel(left, b, out)
         for _ in range(10):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-import torch
 from joblib import cpu_count
 
 from tilecast.heuristics.config import Geometry, KernelConfig
@@ -60,15 +58,6 @@ def compiled(specs: Iterable[KernelSpec]) -> ObjectCache:
     random.shuffle(wanted)  # processes that test side by side begin with different ones
     assert {result.error for result in compile_all(wanted, objects, cpu_count())} == {None}
     return objects
-
-
-@contextmanager
-def capturing() -> Iterator[torch.cuda.CUDAGraph]:
-    """Inside, launches become part of a graph, once the GPU has done all that came before."""
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        yield graph
 
 
 def check_sources(compiler: str, loaded: str) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from compiled_kernels import capturing, compiled
+from compiled_kernels import compiled
 
 from tilecast.data_collection.timing.correctness import wrong_elements
 from tilecast.data_collection.timing.gpu_session import GpuSession
@@ -174,7 +174,8 @@ def test_graphs_read_where_groups_along_k_end_from_the_kernel_in_front(
     for spec, kernel in loaded[BF16_ALONG_K].items():
         out = poisoned_out(problem)
         kernel(a, b, out, ends_of([0] * 40))
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             torch.cumsum(counts, 0, dtype=torch.int32, out=ends)
             kernel(a, b, out, ends)
         for _ in range(3):
@@ -237,7 +238,8 @@ def test_graphs_read_where_groups_end_at_each_replay_from_the_kernel_in_front(
     for spec, kernel in loaded[BF16].items():
         middle, out = poisoned_out(problem), poisoned_out(second)
         kernel(a, b, middle, ends_of([0] * 40))
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             torch.cumsum(counts, 0, dtype=torch.int32, out=ends)
             kernel(a, b, middle, ends)
             kernel(middle, c, out, ends)
@@ -265,7 +267,8 @@ def test_graphs_read_scales_and_where_groups_end_from_the_kernel_in_front(
         out, given = poisoned_out(problem), [ends.clone(), *map(torch.clone, scales)]
         drawn = [torch.zeros_like(one) for one in given]
         kernel(a, b, out, *given)
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             for one, new in zip(given, drawn, strict=True):
                 one.copy_(new)
             kernel(a, b, out, *given)

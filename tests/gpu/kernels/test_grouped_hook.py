@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled_kernels import capturing
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache, run_and_get_code
@@ -128,7 +127,8 @@ def test_a_layer_in_a_cuda_graph_follows_its_router() -> None:
     with installed(3), fresh_cache(), config.patch(SETTINGS), torch.no_grad():
         layer: Callable = torch.compile(_experts, fullgraph=True)
         layer(x, up, down, ends)
-        with capturing() as graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             out = layer(x, up, down, ends)
     for _ in range(3):
         ends.copy_(group_ends(ROWS, EXPERTS))
