@@ -30,7 +30,9 @@ from tilecast.heuristics.operands import (
 from tilecast.kernels.spec import KernelSpec
 
 
-def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbol: str) -> bytes:
+def compile_gemm(
+    kernel: Callable[..., None], spec: KernelSpec, arch: str, symbol: str, *, room: bool = False
+) -> bytes:
     """Compile one kernel in this process.
 
     ``cute.compile`` is not thread-safe: call this from one thread of a process only.
@@ -38,11 +40,12 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
     Args:
         kernel: takes A (m, k), B (k, n) and out (m, n), or (m, n/2) behind a gate, with a batch in
             front where the spec has one, and the groups in front of what is `stacked`; where
-            operands have extras a tuple of them; the clusters that fit on the GPU at once, and a
-            stream.
+            operands have extras, or there is room, a tuple of them with the room behind; the
+            clusters that fit on the GPU at once, and a stream.
         spec: what it computes.
         arch: target of the compiler.
         symbol: what the object shall export.
+        room: whether it is given float32 memory, flat, for sums of its own.
 
     Returns:
         A host object file with the device code inside, which exports ``symbol``.
@@ -80,6 +83,11 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
         # Four bytes: the least that is copied at once.
         return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)
 
+    given = [*map(further, operands.extras)]
+    if room:
+        given.append(
+            make_fake_tensor(cutlass.Float32, (cute.sym_int32(),), (1,), assumed_align=16)
+        )
     compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
         kernel,
         tensor(of_a, m, k, operands.a),
@@ -87,7 +95,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
         tensor(
             of_out, m, out_n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16
         ),
-        *([tuple(map(further, operands.extras))] if operands.extras else []),
+        *([tuple(given)] if given else []),
         cutlass.Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
     )

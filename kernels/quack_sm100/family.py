@@ -17,9 +17,6 @@ from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
 
-PARTS_MULTIPLE = 512
-"""Numbers of which whole ones are the room for sums, as of scales of blocks, whose kind it has."""
-
 
 def _resources(c: Geometry, operands: GemmOperands) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Shared memory of a CTA, registers of a thread, and what it loads of the accumulators."""
@@ -42,8 +39,7 @@ def _launcher(
     import torch  # Only here: what compiles has none.
 
     def launch(a: Any, b: Any, out: Any, *extras: Any) -> object:
-        numbers = -(-splits * out.numel() // PARTS_MULTIPLE) * PARTS_MULTIPLE
-        parts = torch.empty(numbers, dtype=torch.float32, device=out.device)
+        parts = torch.empty(splits * out.numel(), dtype=torch.float32, device=out.device)
         return function(a, b, out, (*extras, parts), 1)
 
     return launch

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import cast
 
 # isort: off
@@ -16,7 +15,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from tilecast.heuristics.dtypes import dtype
-from tilecast.heuristics.operands import COLUMN_BLOCKS, Extra, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.quack.compiler import compile_gemm
 from tilecast.kernels.quack.epilogue import FusedArguments
 from tilecast.kernels.quack.partial_sums import PartialSums
@@ -40,9 +39,7 @@ def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
         raise NotImplementedError("scales of blocks in a batch")
     config = cast("Sm100Config", spec.config)
     if config.split_k > 1:
-        operands = WithParts.parse(spec.operands.text)
-        split = SplitGemm(config, spec.operands)
-        return compile_gemm(split, replace(spec, operands=operands), arch, symbol)
+        return compile_gemm(SplitGemm(config, spec.operands), spec, arch, symbol, room=True)
     taken = bool(spec.operands.extras), bool(spec.operands.gate)
     return compile_gemm(_KERNELS[taken](config, spec.operands), spec, arch, symbol)
 
@@ -64,23 +61,11 @@ _KERNELS = {
 """By whether operands have extras, and a gate."""
 
 
-class WithParts(GemmOperands):
-    """The same operands, with room for the sums of a split behind all extras.
-
-    Of that kind of extra, but for its meaning: flat, and longer than asked for.
-    """
-
-    @cached_property
-    def extras(self) -> tuple[Extra, ...]:
-        """See `GemmOperands`."""
-        return *super().extras, Extra("parts", COLUMN_BLOCKS, "fp32")
-
-
 class SplitGemm:
     """Two kernels: a product whose stretches of k stay apart, in float32, and what adds them up.
 
     Called with a tuple of the operands' extras behind out, at the end of which is room for as many
-    matrices like out as there are stretches. Nothing has to be in it.
+    matrices like out, in float32, as there are stretches. Nothing has to be in it.
     """
 
     def __init__(self, config: Sm100Config, operands: GemmOperands):

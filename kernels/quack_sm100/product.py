@@ -28,7 +28,7 @@ from tilecast.heuristics.operands import BLOCK, K_GROUPS, GemmOperands
 from tilecast.kernels.quack.epilogue import NUMBERS, VECTORS, Epilogue, FusedArguments
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.resources import accumulators, epilogue_stages, pairs
-from tilecast.kernels.quack_sm90.grouped import SCHEDULERS, varlen_arguments
+from tilecast.kernels.quack.grouped import SCHEDULERS, varlen_arguments
 # isort: on
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}

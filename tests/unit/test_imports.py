@@ -60,8 +60,8 @@ PACKAGES = {
 DEVICE_SIDE = {
     f"tilecast.kernels.{name}"
     for name in (
-        *("quack.compiler", "quack.epilogue", "quack.importable", "quack.partial_sums"),
-        *("quack_sm90.conversion", "quack_sm90.fused", "quack_sm90.grouped", "quack_sm90.kernel"),
+        *("quack.compiler", "quack.epilogue", "quack.grouped", "quack.importable"),
+        *("quack.partial_sums", "quack_sm90.conversion", "quack_sm90.fused", "quack_sm90.kernel"),
         *("quack_sm100.gated", "quack_sm100.kernel", "quack_sm100.product"),
     )
 }

@@ -19,7 +19,6 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.quack.compiler import compile_gemm
 from tilecast.kernels.quack.partial_sums import PartialSums
 from tilecast.kernels.quack_sm100.config import Sm100Config
-from tilecast.kernels.quack_sm100.kernel import WithParts
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -48,7 +47,5 @@ if __name__ == "__main__":
     text, splits, arch, file = sys.argv[1:]
     operands = GemmOperands.parse(text)
     config = replace(Sm100Config(64, 16, 64), split_k=int(splits))
-    spec = KernelSpec(config, WithParts.parse(text), batched=True)
-    Path(file).write_bytes(
-        compile_gemm(SumsAlone(config, operands), spec, arch, Path(__file__).stem)
-    )
+    spec, alone = KernelSpec(config, operands, batched=True), SumsAlone(config, operands)
+    Path(file).write_bytes(compile_gemm(alone, spec, arch, Path(__file__).stem, room=True))

@@ -46,8 +46,8 @@ from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.spec import KernelSpec
 
 whole = kernel.compile_gemm
-def measured(kernels, *target):
-    content = whole(kernels, *target)
+def measured(kernels, *target, **options):
+    content = whole(kernels, *target, **options)
     gemm = getattr(kernels, "product", kernels)
     laid_out = gemm.shared_storage.size_in_bytes(), gemm.use_2cta_instrs, gemm.num_tmem_alloc_cols
     print(json.dumps(laid_out), flush=True)
