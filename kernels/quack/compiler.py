@@ -85,9 +85,7 @@ def compile_gemm(
 
     given = [*map(further, operands.extras)]
     if room:
-        given.append(
-            make_fake_tensor(cutlass.Float32, (cute.sym_int32(),), (1,), assumed_align=16)
-        )
+        given.append(make_fake_tensor(cutlass.Float32, (cute.sym_int32(),), (1,), assumed_align=16))
     compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
         kernel,
         tensor(of_a, m, k, operands.a),
