@@ -13,7 +13,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.learning.labels import label_table
 
-LABELS = "bbba216e882910213a66b6d7601ee09932a836221a6249ebb9c70245bba9a4d6"
+LABELS = "f5495d2a4507812aadfe3bbaf3c3d6eb87f2ccbfa26f90348eb89577d22f2400"
 """SHA-256 of the labels when the data set was collected: problems, configs, times."""
 
 
