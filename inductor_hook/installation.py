@@ -347,7 +347,7 @@ def _with_choices_of_groups(
 def _fuse_nothing_beside() -> None:
     """Have CuteDSL templates say that nothing is fused with them, where they do not, or no longer.
 
-    So they do since 2.12, and about kernels behind them always.
+    PyTorch 2.13 has them say so, and 2.11 has not; about kernels behind them both do.
     """
     scheduling, name = sys.modules[FUSION.module].CuteDSLScheduling, FUSION.name.split(".")[-1]
     if not active():

@@ -515,7 +515,7 @@ def test_the_summary_is_printed_where_it_is_asked_for(
 def test_a_cutedsl_template_says_that_nothing_is_fused_beside_it(
     monkeypatch: pytest.MonkeyPatch, stated: bool
 ) -> None:
-    """As PyTorch does since 2.12, and 2.11 does not."""
+    """As PyTorch 2.13 does, and 2.11 does not."""
     scheduling = importlib.import_module(FUSION.module).CuteDSLScheduling
     if not stated:
         monkeypatch.delattr(scheduling, "can_fuse_horizontal")
