@@ -32,9 +32,9 @@ from quack.tile_scheduler import (
 )
 
 from tilecast.heuristics.operands import K_GROUPS, GemmOperands
+from tilecast.kernels.quack.grouped import SCHEDULERS, varlen_arguments
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.conversion import ConvertedA
-from tilecast.kernels.quack.grouped import SCHEDULERS, varlen_arguments
 from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
 from tilecast.kernels.stages import TILE_K_BYTES
 # isort: on

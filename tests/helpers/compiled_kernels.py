@@ -1,4 +1,4 @@
-"""What is compiled and captured for the GPU tests, and from which sources kernels are compiled."""
+"""What is compiled for the GPU tests, and from which sources kernels are compiled."""
 
 from __future__ import annotations
 
