@@ -122,7 +122,7 @@ def _truths(
         dataset = read_dataset(data)
         check_measured_on(data, dataset_hardware(dataset), gpu)
         return measured_times(rows_of(dataset.rows, problem), problem)
-    shipped = shipped_data(gpu, groups=bool(problem.operands.groups))
+    shipped = shipped_data(gpu, groups=problem.operands.groups)
     if shipped is None or problem.family not in learned_families(heuristic.artifact.facts):
         return {}
     return measured_times(shipped_rows(shipped, problem), problem)

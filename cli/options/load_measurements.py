@@ -78,6 +78,6 @@ def files_line(files: Sequence[Path]) -> str:
 
 def shipped_datasets(gpu: Hardware) -> list[Dataset]:
     """The shipped data sets of GPUs that are like this one, so that a model learns from them."""
-    kinds = [(like, groups) for like in known_gpus(gpu) for groups in (False, True)]
+    kinds = [(like, groups) for like in known_gpus(gpu) for groups in ("", *GROUPS)]
     paths = (shipped_data(like, groups=groups) for like, groups in kinds)
     return [read_dataset(path) for path in paths if path]

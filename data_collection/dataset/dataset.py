@@ -197,9 +197,12 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(rows, provenance)
 
 
-def shipped_data(gpu: Hardware, *, groups: bool = False) -> Path | None:
-    """The data set of a GPU that comes with the package, or that of grouped rows; None without."""
-    name = f"{gpu.name.lower()}{'-row-groups' if groups else ''}.parquet"
+def shipped_data(gpu: Hardware, *, groups: str = "") -> Path | None:
+    """The data set of a GPU that comes with the package, or that of groups; None without.
+
+    ``groups`` is what comes in groups, one of `tilecast.heuristics.operands.GROUPS`.
+    """
+    name = "-".join(filter(None, (gpu.name.lower(), groups))) + ".parquet"
     path = Path(__file__).parents[1].joinpath("data") / name
     return path if path.exists() else None
 

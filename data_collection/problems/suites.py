@@ -2,7 +2,7 @@
 
 A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
 ``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8; but for those of ``grouped``,
-``grouped_random``, ``gradients`` and ``locked``. The ``training`` suite is a fixed selection from
+``grouped_random``, ``gradients``, ``gradients_random`` and ``locked``. The ``training`` suite is a fixed selection from
 the others; the shipped data set is collected on it. The ``locked`` suite is for scoring alone.
 """
 
@@ -17,7 +17,12 @@ from itertools import product
 from pathlib import Path
 
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS, Family
-from tilecast.data_collection.problems.mixtures import MOST_BYTES, gradients, grouped
+from tilecast.data_collection.problems.mixtures import (
+    MOST_BYTES,
+    gradients,
+    grouped,
+    weight_bytes,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -94,6 +99,9 @@ _RANDOM_FLOPS = 4e12
 # so many rows teach it little (models/EXPERIMENTS.md).
 _GROUPED_FAMILIES, _GROUPED_EXTENTS, _GROUPS = 90, (512, 16384), (2, 128)
 _GROUPED_M = _RANDOM_M[1:4]
+_GRADIENTS_FAMILIES, _GRADIENTS_EXTENTS = 40, (512, 8192)
+_GRADIENTS_K = ((1024, 4096), (4096, 32768))
+_GRADIENTS_FLOPS = 1e12
 
 
 def _extent(draw: random.Random, least: int, most: int, step: int = 1) -> int:
@@ -120,6 +128,19 @@ def _grouped_random() -> tuple[GemmProblem, ...]:
         operands = GemmOperands.parse(f"bf16:{majors}:row-groups")
         if operands.b.dtype.bytes(groups * n * k) <= MOST_BYTES:
             found += [GemmProblem(_extent(draw, *m), n, k, groups, operands) for m in _GROUPED_M]
+    return tuple(found)
+
+
+def _gradients_random() -> tuple[GemmProblem, ...]:
+    """Groups along k, drawn in the same way; each ``k`` is that of all groups together."""
+    draw, found = random.Random("tilecast"), []
+    operands = GemmOperands.parse("bf16:crr:k-groups")
+    while len(found) < _GRADIENTS_FAMILIES * len(_GRADIENTS_K):
+        m, n = (_extent(draw, *_GRADIENTS_EXTENTS, step=64) for _ in range(2))
+        groups, ks = _extent(draw, *_GROUPS), [_extent(draw, *k, step=64) for k in _GRADIENTS_K]
+        drawn = [GemmProblem(m, n, k, groups, operands) for k in ks]
+        if weight_bytes(drawn[0]) <= MOST_BYTES and drawn[-1].flops <= _GRADIENTS_FLOPS:
+            found += drawn
     return tuple(found)
 
 
@@ -157,6 +178,7 @@ SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "grouped": grouped,
     "gradients": gradients,
     "grouped_random": _grouped_random,
+    "gradients_random": _gradients_random,
     "locked": _locked,
     "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
 }

@@ -215,7 +215,6 @@ class GpuBench:
 
     def __init__(self, session: GpuSession, problem: GemmProblem, gpu: Hardware, careful: bool):
         """Choose how many launches and operand sets a graph has."""
-        torch.cuda.empty_cache()
         self._session = session
         self._problem = problem
         self._careful = careful
@@ -281,6 +280,9 @@ class GpuBench:
 
     def _new_sets(self) -> None:
         """Operand sets, allocated while the last exist, so that they lie elsewhere in memory."""
+        # Memory of graphs that are gone, which no capture gets back by itself: a product of groups
+        # allocates its result in each of PyTorch's graphs.
+        torch.cuda.empty_cache()
         self._sets = [launch_tensors(self._problem) for _ in range(self._set_count)]
 
     def _captured(self, entrants: Sequence[Entrant], draws: int) -> list[_Graphs]:

@@ -22,7 +22,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import read_whole, replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
-from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
+from tilecast.heuristics.operands import GROUPS, GemmOperands
 from tilecast.kernels.families import parse_config
 from tilecast.models.features.features import FEATURE_NAMES
 from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
@@ -90,9 +90,9 @@ class Artifact:
     """SHA-256 that its manifest states; None before it is saved."""
     trained_for: str | None = None
     """The GPU that it was trained for, where another one borrows it."""
-    groups: Artifact | None = None
-    """The model of grouped rows, where these have one of their own, whose operands are among this
-    one's."""
+    groups: Mapping[str, Artifact] = field(default_factory=dict)
+    """The models of groups that have one of their own, by what comes in groups
+    (`tilecast.heuristics.operands.GROUPS`); their operands are among this one's."""
 
     def failed(self, operands: GemmOperands) -> frozenset[KernelConfig]:
         """The configs that are never chosen: one of their kernels failed with such an A and B.
@@ -109,22 +109,26 @@ class Artifact:
         return self.trained_for or self.hardware.name
 
     def of(self, operands: GemmOperands) -> Artifact:
-        """The model of some operands: this one, or that of grouped rows."""
-        return self.groups if operands.groups == ROW_GROUPS and self.groups else self
+        """The model of some operands: this one, or that of their groups."""
+        return self.groups.get(operands.groups, self)
 
-    def with_groups(self, groups: Artifact) -> Artifact:
-        """The same with a model of grouped rows; what failed for one is left out by both."""
-        failing = dict(self.failing)
-        for kind, configs in groups.failing.items():
+    def with_groups(self, groups: Mapping[str, Artifact]) -> Artifact:
+        """The same with models of groups; what failed for one is left out by all."""
+        failing: dict[GemmOperands, frozenset[KernelConfig]] = {}
+        every = self, *groups.values()
+        for kind, configs in (item for one in every for item in one.failing.items()):
             failing[kind] = configs | failing.get(kind, frozenset())
-        groups = replace(groups, failing=failing)
-        operands = tuple(sorted({*self.operands, *groups.operands}, key=str))
-        measured = tuple(sorted({*self.measured, *groups.measured}, key=str))
-        return replace(self, operands=operands, measured=measured, failing=failing, groups=groups)
+        return replace(
+            self,
+            operands=tuple(sorted({kind for one in every for kind in one.operands}, key=str)),
+            measured=tuple(sorted({kind for one in every for kind in one.measured}, key=str)),
+            failing=failing,
+            groups={kind: replace(one, failing=failing) for kind, one in groups.items()},
+        )
 
 
 def shipped_folders() -> list[Path]:
-    """The folders of all models that come with the package, those of grouped rows among them."""
+    """The folders of all models that come with the package, those of groups among them."""
     return sorted(path.parent for path in SHIPPED.rglob(MANIFEST))
 
 
@@ -145,8 +149,10 @@ def load_shipped(gpu: Hardware) -> Artifact:
             f"{', '.join(shipped_names()) or 'none so far'}; measure with `tilecast collect`, "
             "train with `tilecast train` and name the model's folder"
         )
-    artifact, groups = load(SHIPPED / gpu.name), SHIPPED / gpu.name / ROW_GROUPS
-    return artifact.with_groups(load(groups)) if groups.exists() else artifact
+    folder = SHIPPED / gpu.name
+    folders = {kind: folder / kind for kind in GROUPS}
+    groups = {kind: load(own) for kind, own in folders.items() if own.exists()}
+    return load(folder).with_groups(groups)
 
 
 def save(artifact: Artifact, folder: Path) -> str:

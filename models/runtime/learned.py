@@ -11,7 +11,7 @@ import numpy as np
 from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import ROW_GROUPS, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize, log_analytic
 from tilecast.models.runtime.artifact import Artifact, load
@@ -79,7 +79,7 @@ class Reason:
 class LearnedHeuristic:
     """Ranks candidates with a trained model, without those that failed where it was measured.
 
-    Problems of grouped rows are ranked by the model's part for these, `Artifact.of`. All that it is
+    Problems of groups are ranked by the model's part for these, `Artifact.of`. All that it is
     asked raises a TilecastError where the model does not rank for the problem's operands, and all
     but `rank` where there is no candidate.
     """
@@ -99,11 +99,13 @@ class LearnedHeuristic:
         self.artifact = artifact
         self.objective = check_objective(objective)
         self._ranker = replace(artifact.ranker, objective=objective)
-        self._groups = LearnedHeuristic(artifact.groups, objective) if artifact.groups else self
+        self._groups = {
+            kind: LearnedHeuristic(one, objective) for kind, one in artifact.groups.items()
+        }
 
     def _of(self, problem: GemmProblem) -> LearnedHeuristic:
-        """What ranks a problem: this, or the same with the model of grouped rows."""
-        return self._groups if problem.operands.groups == ROW_GROUPS else self
+        """What ranks a problem: this, or the same with the model of its groups."""
+        return self._groups.get(problem.operands.groups, self)
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None

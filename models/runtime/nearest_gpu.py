@@ -48,7 +48,7 @@ def borrowed(artifact: Artifact, gpu: Hardware) -> Artifact:
         ranker=replace(artifact.ranker, hardware=gpu),
         deferral=None,
         trained_for=artifact.hardware.name,
-        groups=artifact.groups and borrowed(artifact.groups, gpu),
+        groups={kind: borrowed(one, gpu) for kind, one in artifact.groups.items()},
     )
 
 

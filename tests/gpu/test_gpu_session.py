@@ -244,6 +244,17 @@ def test_kernel_that_is_not_compiled_is_told(session: GpuSession) -> None:
         session.bench(PROBLEM, careful=False).time([absent], "burst", 1)
 
 
+def test_memory_of_results_in_graphs_that_are_gone_is_had_again(session: GpuSession) -> None:
+    # PyTorch allocates the result, half a gigabyte, in each graph.
+    operands = GemmOperands.parse("bf16:crr:k-groups")
+    bench = session.bench(GemmProblem(4096, 4096, 1024, 16, operands), careful=False)
+    reserved = []
+    for _ in range(4):
+        bench.time([None], "burst", gpu_session.MIN_SETS)
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[3] < 1.1 * reserved[1]
+
+
 def test_environment_says_what_was_measured_on(session: GpuSession) -> None:
     states = gpu_states([session.card])
     assert [state["uuid_hash"] for state in states] == [session.card]
