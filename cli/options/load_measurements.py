@@ -14,6 +14,7 @@ from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, ship
 from tilecast.data_collection.gpu.gpu_model import first_hardware
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.operands import GROUPS
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements, by_gpu, dataset_hardware
 from tilecast.models.runtime.nearest_gpu import known_gpus

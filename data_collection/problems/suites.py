@@ -2,8 +2,9 @@
 
 A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
 ``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8; but for those of ``grouped``,
-``grouped_random``, ``gradients``, ``gradients_random`` and ``locked``. The ``training`` suite is a fixed selection from
-the others; the shipped data set is collected on it. The ``locked`` suite is for scoring alone.
+``grouped_random``, ``gradients``, ``gradients_random`` and ``locked``. The ``training`` suite is a
+fixed selection from the others; the shipped data set is collected on it. The ``locked`` suite is
+for scoring alone.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ PEAK_FLOPS = 6e14
 """What a good bf16 kernel sustains on an H200, FLOP a second."""
 
 
-OTHERS = {"grouped", "grouped_random", "gradients", "locked"}
+OTHERS = {"grouped", "grouped_random", "gradients", "gradients_random", "locked"}
 
 
 def families(name):
@@ -98,6 +98,18 @@ def test_random_groups_have_few_rows_and_an_n_and_k_that_no_layer_has():
     assert groups[0] == 2 and groups[-1] >= 100
 
 
+def test_random_gradients_have_extents_that_no_layer_has():
+    found = suite("gradients_random")
+    assert len(set(found)) == len(found) == 80
+    assert len(families("gradients_random")) == 40
+    assert not families("gradients_random") & families("gradients")
+    assert {problem.operands.text for problem in found} == {"bf16:crr:k-groups"}
+    for least, most in ((1024, 4096), (4096, 32768)):
+        assert sum(least <= problem.k <= most for problem in found) == 40
+    assert max(map(weight_bytes, found)) <= MOST_BYTES
+    assert max(problem.flops for problem in found) <= 1e12
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -126,7 +138,7 @@ def test_training_covers_every_suite_and_every_band_of_m():
     assert len(ms) >= 70
     assert all(4 <= len(found) <= 9 for found in ms.values())
     # The random ones came later, and are no layer of any model; the locked ones are for scoring.
-    for name in set(SUITES) - {"random", "grouped_random", "gradients", "locked"}:
+    for name in set(SUITES) - OTHERS - {"random"}:
         assert families(name) & set(ms), name
 
     found = [problem.m for problem in suite("training")]

@@ -21,7 +21,7 @@ from processes import python
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, ROW_GROUPS, GemmOperands
+from tilecast.heuristics.operands import K_GROUPS, LINEAR_BF16, ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.features import FEATURE_NAMES, featurize
@@ -323,19 +323,23 @@ def test_a_model_that_is_not_shipped_names_those_that_are(
         load_shipped(hardware("H100"))
 
 
-def test_a_shipped_model_brings_that_of_grouped_rows(
-    small_model: Artifact, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [(ROW_GROUPS, "bf16:rcr:row-groups"), (K_GROUPS, "bf16:crr:k-groups")],
+)
+def test_a_shipped_model_brings_those_of_groups(
+    groups: str, text: str, small_model: Artifact, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "SHIPPED", folder.parent)
     whole = folder.rename(folder.parent / "H200")
-    assert load_shipped(H200).groups is None
-    operands = GemmOperands.parse("bf16:rcr:row-groups")
-    digest = save(
-        replace(small_model, operands=(operands,), measured=(operands,)), whole / ROW_GROUPS
-    )
-    assert (shipped_names(), shipped_folders()) == (["H200"], [whole, whole / ROW_GROUPS])
+    assert not load_shipped(H200).groups
+    operands = GemmOperands.parse(text)
+    one = replace(small_model, operands=(operands,), measured=(operands,))
+    digest = save(one, whole / groups)
+    assert (shipped_names(), shipped_folders()) == (["H200"], [whole, whole / groups])
     shipped = load_shipped(H200)
-    assert shipped.operands == shipped.measured == (LINEAR_BF16, operands)
+    assert shipped.operands == shipped.measured
+    assert set(shipped.measured) == {LINEAR_BF16, operands}
     assert shipped.digest == shipped.of(LINEAR_BF16).digest == load(whole).digest
     assert shipped.of(operands).digest == digest
     lent = borrowed(shipped, replace(H200, name="H20", sm_count=78)).of(operands)

@@ -12,7 +12,7 @@ import pytest
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -178,11 +178,12 @@ def test_groups_in_fp8_are_ranked_by_the_model_of_groups_which_knows_no_library_
     assert not decides_for(found.artifact.measured, operands)
 
 
-def test_groups_along_k_are_ranked_by_the_part_for_dense_products_and_never_decided(
+def test_groups_without_a_part_of_their_own_are_ranked_as_dense_products_and_never_decided(
     small_model,
 ) -> None:
     rows, along_k = map(GemmOperands.parse, ("bf16:rcr:row-groups", "bf16:crr:k-groups"))
-    both = small_model.with_groups(replace(small_model, operands=(rows,), measured=(rows,)))
+    one = replace(small_model, operands=(rows,), measured=(rows,))
+    both = small_model.with_groups({ROW_GROUPS: one})
     assert both.of(along_k) is both
     problem = GemmProblem(512, 2048, 8192, 8, along_k)
     configs = candidates(problem, H200)
@@ -196,7 +197,7 @@ def test_groups_are_ranked_by_their_own_part_of_a_model(small_model) -> None:
     operands = GemmOperands.parse("bf16:rcr:row-groups")
     line = dict.fromkeys(OBJECTIVES, (0.2, 0.4))
     own = replace(small_model, operands=(operands,), measured=(operands,), calibration=line)
-    both = small_model.with_groups(own)
+    both = small_model.with_groups({ROW_GROUPS: own})
     assert (both.operands, both.measured) == ((LINEAR_BF16, operands),) * 2
     whole, groups = LearnedHeuristic(both, "burst"), LearnedHeuristic(own, "burst")
     alone = LearnedHeuristic(small_model, "burst")
@@ -224,7 +225,7 @@ def test_what_failed_in_groups_or_without_is_chosen_in_neither(small_model: Arti
     firsts.append(LearnedHeuristic(small_model).rank(*asked[0])[0])
     kinds = zip((small_model, own), (LINEAR_BF16, operands), firsts, strict=True)
     dense, groups = (replace(model, failing={kind: frozenset([bad])}) for model, kind, bad in kinds)
-    heuristic = LearnedHeuristic(dense.with_groups(groups))
+    heuristic = LearnedHeuristic(dense.with_groups({ROW_GROUPS: groups}))
     for problem, configs in asked:
         assert set(firsts).isdisjoint(heuristic.rank(problem, configs))
         assert heuristic.first(problem, configs).prediction.config not in firsts
