@@ -20,6 +20,8 @@ from cells import (
 )
 from runner import SHOWN_K
 
+from tilecast.heuristics.operands import ROW_GROUPS
+
 RIVAL, FIVE, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
 COMPARED = (
     (FIVE, "cuBLAS"),
@@ -65,7 +67,7 @@ def overview(figures: Figures) -> str:
             + [f"{1 / selected['geomean']:.2f}x ({selected['problems']})"]
             + [f"{held_out['geomean']:.2f}x ({held_out['count']:,})"]
         )
-    groups = figures["grouped_regret"]
+    groups = figures["grouped_regret"][ROW_GROUPS]
     best = groups["library_over"]["robust"]["5"]
     (first,) = [r for r in groups["deferral"] if r["power"] == "robust" and r["deferral"]]
     rows.append(

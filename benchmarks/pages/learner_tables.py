@@ -18,6 +18,8 @@ from cells import (
 )
 from runner import SHOWN_K
 
+from tilecast.heuristics.operands import K_GROUPS, ROW_GROUPS
+
 GROUPS = {"random families": "random sizes", "other families": "other sizes"}
 """How tables call groups of problems whose names in the results say less."""
 
@@ -150,10 +152,11 @@ def operands(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
-def grouped_regret(figures: Figures) -> str:
-    """The model of grouped rows by rows in each power regime, and that of dense products."""
-    found = figures["grouped_regret"]
-    heading = ["rows of all experts", "problems", *(f"{AT}, {power}" for power in POWERS)]
+def grouped_regret(figures: Figures, groups: str = ROW_GROUPS) -> str:
+    """A model of groups in each power regime, by group of problems, and that of dense products."""
+    found = figures["grouped_regret"][groups]
+    kinds = {ROW_GROUPS: "rows of all experts", K_GROUPS: "gradients of"}
+    heading = [kinds[groups], "problems", *(f"{AT}, {power}" for power in POWERS)]
     rows = [
         [name.removeprefix("m "), str(count)]
         + [by_k(found["regret"][power][name]["tilecast"]) for power in POWERS]
@@ -164,9 +167,9 @@ def grouped_regret(figures: Figures) -> str:
     return markdown([*heading, "robust, as a batch"], rows)
 
 
-def grouped_library(figures: Figures) -> str:
+def grouped_library(figures: Figures, groups: str = ROW_GROUPS) -> str:
     """PyTorch's time over the best of the first k, and over what runs with falling back."""
-    found = figures["grouped_regret"]
+    found = figures["grouped_regret"][groups]
     heading = ["`torch._grouped_mm` over the best of the first k, held out"]
     heading += [f"k = {k}, p5, least, from 1.00x" for k in SHOWN_K]
     shapes = {"geomean": "{:.2f}x", "p5": "{:.2f}x", "least": "{:.2f}x", "as_fast": "{:.0%}"}

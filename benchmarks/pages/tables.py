@@ -9,10 +9,12 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.operands import K_GROUPS
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -46,6 +48,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "grouped": hook_tables.grouped,
     "grouped regret": learner_tables.grouped_regret,
     "grouped beside library": learner_tables.grouped_library,
+    "gradients regret": partial(learner_tables.grouped_regret, groups=K_GROUPS),
+    "gradients beside library": partial(learner_tables.grouped_library, groups=K_GROUPS),
     "real models": hook_tables.real_models,
     "real models 2.15": hook_tables.real_models_newer,
     "real models H100": hook_tables.real_models_h100,

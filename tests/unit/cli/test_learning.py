@@ -89,7 +89,7 @@ def test_the_data_set_is_that_of_the_gpu_at_hand(
 
 def test_a_model_of_ones_own_learns_from_groups_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_measurements, "read_dataset", lambda path: path.name)
-    names = ["h200.parquet", "h200-row-groups.parquet", "h100.parquet"]
+    names = ["h200.parquet", "h200-row-groups.parquet", "h200-k-groups.parquet", "h100.parquet"]
     assert load_measurements.shipped_datasets(hardware("H200")) == names
 
 

@@ -25,7 +25,7 @@ from tilecast.data_collection.dataset.dataset import (
 from tilecast.data_collection.dataset.select_times import rows_of
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import ROW_GROUPS
+from tilecast.heuristics.operands import K_GROUPS, ROW_GROUPS
 from tilecast.models.learning.training_sets import dataset_hardware
 
 SHIPPED = "f6db5362c9825b7aba687cdfa8f2877cd373eb80f47482246b2f29857c39e6ca"
@@ -185,14 +185,19 @@ def test_another_gpu_has_been_measured_too(h200: Hardware) -> None:
     assert dataset_hardware(dataset) == hardware("H100") != h200
 
 
-def test_grouped_rows_have_been_measured_apart(h200: Hardware) -> None:
-    path = shipped_data(h200, groups=ROW_GROUPS)
-    assert path is not None and path.name == "h200-row-groups.parquet"
+@pytest.mark.parametrize(
+    ("groups", "rows", "problems"), [(ROW_GROUPS, 62_576, 400), (K_GROUPS, 26_278, 140)]
+)
+def test_groups_have_been_measured_apart(
+    h200: Hardware, groups: str, rows: int, problems: int
+) -> None:
+    path = shipped_data(h200, groups=groups)
+    assert path is not None and path.name == f"h200-{groups}.parquet"
     dataset = read_dataset(path)
-    assert (len(dataset.rows), len(dataset.problems())) == (62_576, 400)
-    assert all(problem.operands.groups for problem in dataset.problems())
+    assert (len(dataset.rows), len(dataset.problems())) == (rows, problems)
+    assert {problem.operands.groups for problem in dataset.problems()} == {groups}
     assert dataset_hardware(dataset) == h200
-    assert shipped_data(hardware("H100"), groups=ROW_GROUPS) is None
+    assert shipped_data(hardware("H100"), groups=groups) is None
 
 
 def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:
