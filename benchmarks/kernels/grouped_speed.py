@@ -57,7 +57,7 @@ ROWS = {
 @cache
 def heuristic(gpu: Hardware) -> LearnedHeuristic:
     """The shipped model of dense products, without that of groups."""
-    return LearnedHeuristic(replace(model_for(gpu, None), groups=None))
+    return LearnedHeuristic(replace(model_for(gpu, None), groups={}))
 
 
 @cache
