@@ -249,6 +249,18 @@ def test_groups_along_k_have_choices(graph: Any, clock: Clock) -> None:
     assert ends[-1].item() == M
 
 
+def test_the_shipped_model_chooses_for_groups_along_k_without_a_benchmark(graph: Any) -> None:
+    install(k=1)
+    # A layer of Mixtral and a step of 8,192 tokens: far from PyTorch's time.
+    ends = node("ends", [8], dtype=torch.int32)
+    along_k = node("a", [4096, 16384], [1, 4096]), node("b", [16384, 14336])
+    (only,) = lowered(aten._grouped_mm.default, *along_k, ends)
+    assert isinstance(only, TilecastCaller)
+    problem = only.choice.matmul.hint
+    assert (str(problem), problem.operands.text) == ("8x4096x14336x16384", "bf16:crr:k-groups")
+    assert "not covered: grouped_mm" not in counters["tilecast"]
+
+
 def test_groups_along_k_of_other_majors_and_batches_are_pytorchs(graph: Any) -> None:
     install(k=5)
     ends = node("ends", [G], dtype=torch.int32)
