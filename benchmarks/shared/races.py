@@ -74,7 +74,7 @@ def medians(bench: Bench, names: Iterable[str], regime: str, rounds: int) -> dic
 
 
 def largest_error(problem: GemmProblem, calls: Mapping[str, Call], device: str = "cuda") -> float:
-    """The largest difference of a call's result from PyTorch's, by their norms.
+    """The largest difference of a call's result from PyTorch's product of groups, by their norms.
 
     Raises:
         RuntimeError: it is more than `MAX_RELATIVE_ERROR`.
