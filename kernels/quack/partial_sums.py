@@ -8,6 +8,7 @@ Nothing in it belongs to one architecture.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,33 @@ _THREADS = 128
 _TOGETHER = 4
 """Elements of one thread, which lie side by side: 16 bytes of each stretch's sums. Out has a
 multiple of them along what is contiguous (16-byte rule)."""
+
+
+class SplitGemm:
+    """Two kernels: a product whose stretches of k stay apart, in float32, and what adds them up.
+
+    Called with a tuple of the operands' extras behind out, at the end of which is room for as many
+    matrices like out, in float32, as there are stretches. Nothing has to be in it.
+    """
+
+    def __init__(self, product: Callable[..., None], config: Any, operands: GemmOperands):
+        """Take the first kernel, called as a bare product, and what is asked of both."""
+        self.product, self.sums = product, PartialSums(config, operands)
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        out: cute.Tensor,
+        extras: tuple,
+        clusters: Int32,
+        stream,
+    ):
+        """Launch both; see the class."""
+        parts = self.sums.tensor(extras[-1], out)
+        self.product(a, b, parts, clusters, stream)
+        self.sums.launch(parts, out, extras[:-1], stream)
 
 
 class PartialSums(Epilogue):

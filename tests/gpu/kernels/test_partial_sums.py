@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from processes import printed, started
 
 from tilecast.data_collection.timing.tensors import applied
 from tilecast.heuristics.operands import COLUMN, NUMBER, ROW, GemmOperands
@@ -33,15 +31,15 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], C
     major, minor = torch.cuda.get_device_capability()
     (arch,) = {f.arch for f in FAMILIES.values() if f"sm_{major}{minor}a" in f.runs_on}
     folder = tmp_path_factory.mktemp("sums")
-    environment = os.environ | FAMILIES["quack_sm100"].environment
+    environment = FAMILIES["quack_sm100"].environment
     running, found = {}, {}
     for text in TEXTS:
         for splits in SPLITS if text == TEXTS[0] else SPLITS[1:2]:
             path = folder / f"{len(running)}.o"
-            command = (sys.executable, str(ALONE), text, str(splits), arch, str(path))
-            running[text, splits] = path, subprocess.Popen(command, env=environment)
-    for key, (path, process) in running.items():
-        assert process.wait() == 0
+            process = started(ALONE, text, splits, arch, path, **environment)
+            running[text, splits] = path, process
+    printed(*(process for _, process in running.values()))
+    for key, (path, _) in running.items():
         module = cute.runtime.load_module(str(path), enable_tvm_ffi=True)
         found[key] = getattr(module, ALONE.stem)
     return found

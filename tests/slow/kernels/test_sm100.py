@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compiled_kernels import check_sources
+from processes import printed, started
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.families import FAMILIES, parse_config
@@ -80,9 +81,8 @@ def test_kernels_compile_for_blackwell_and_take_what_is_stated(tmp_path: Path) -
 def test_the_kernel_that_adds_up_a_split_compiles_for_hopper(tmp_path: Path) -> None:
     """Where tests/gpu runs it."""
     alone, path = Path(__file__).parents[2] / "gpu/kernels/sums_alone.py", tmp_path / "sums.o"
-    command = (sys.executable, str(alone), "bf16:rcr:bias+gelu", "8", "sm_90a", str(path))
-    environment = os.environ | FAMILIES["quack_sm100"].environment
-    subprocess.run(command, env=environment, check=True)
+    given = alone, "bf16:rcr:bias+gelu", 8, "sm_90a", path
+    printed(started(*given, **FAMILIES["quack_sm100"].environment))
     facts = read_resources(path.read_bytes())
     assert facts.spill_bytes == 0 and 0 < facts.registers <= resources.REGISTERS
 
