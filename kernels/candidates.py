@@ -25,7 +25,8 @@ from tilecast.kernels.rules import Rule, architecture
 from tilecast.kernels.spec import KernelSpec
 
 SPACE_VERSION = 3
-"""Raised when a problem would be given other candidates."""
+"""Raised when a problem would be given other candidates of a family that models know. A model says
+which these are, and ranks no others, so that a new family changes nothing for those that exist."""
 
 
 def broken_rules(
@@ -84,6 +85,12 @@ def split_apart(table: ConfigTable) -> np.ndarray:
     return found
 
 
+@lru_cache(maxsize=KINDS_REMEMBERED)
+def families_in(table: ConfigTable) -> frozenset[str]:
+    """The names of the families of a table's configs."""
+    return frozenset(config.family for config in table.configs)
+
+
 def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> ConfigTable:
     """The columns of some configs, whatever their families and whether or not they are valid."""
     listed = tuple(configs)
@@ -139,38 +146,82 @@ def stock_candidates(
     return [config for config in stock if config in candidates]
 
 
-@lru_cache(maxsize=KINDS_REMEMBERED)
-def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
+def space(
+    operands: GemmOperands, hardware: Hardware, families: Iterable[str] | None = None
+) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
+
+    Args:
+        operands: what is multiplied.
+        hardware: the GPU.
+        families: the names of those that are asked for; others than those of the GPU have no
+            configs. All where left out.
 
     Raises:
         TilecastError: no family multiplies these operands on this GPU.
     """
-    tables = [family_space(family, operands, hardware) for family in families_on(hardware)]
-    if not any(table.configs for table in tables):
+    return _space(operands, hardware, _with_configs(operands, hardware, families))
+
+
+def _with_configs(
+    operands: GemmOperands, hardware: Hardware, families: Iterable[str] | None
+) -> tuple[KernelFamily, ...]:
+    """The families that multiply operands on a GPU, of all or of some."""
+    wanted = FAMILIES if families is None else frozenset(families)
+    found = tuple(
+        family
+        for family in families_on(hardware)
+        if family.name in wanted and family_space(family, operands, hardware).configs
+    )
+    if not found:
         raise TilecastError(
             f"no kernel multiplies {operands} on {hardware.name}; allowed: operands that "
             "`tilecast space --operands` counts configs for, such as bf16:rcr"
         )
+    return found
+
+
+@lru_cache(maxsize=KINDS_REMEMBERED)
+def _space(
+    operands: GemmOperands, hardware: Hardware, families: tuple[KernelFamily, ...]
+) -> ConfigTable:
+    tables = [family_space(family, operands, hardware) for family in families]
     return ConfigTable(
         tuple(config for table in tables for config in table.configs),
         np.concatenate([table.values for table in tables], axis=1),
     )
 
 
-@lru_cache(maxsize=4096)
-def candidates(problem: GemmProblem, hardware: Hardware, *, invariant: bool = False) -> Candidates:
+def candidates(
+    problem: GemmProblem,
+    hardware: Hardware,
+    *,
+    invariant: bool = False,
+    families: Iterable[str] | None = None,
+) -> Candidates:
     """The configs of the space that can pay for a problem, in the order of the space.
 
-    If ``invariant``, only those whose kernels give a row the same bits in every batch, and all of
-    them the same.
+    Args:
+        problem: what is multiplied.
+        hardware: the GPU.
+        invariant: whether to leave only those whose kernels give a row the same bits in every
+            batch, and all of them the same.
+        families: as of `space`.
 
     Raises:
         TilecastError: no family multiplies its operands on this GPU.
     """
-    table = space(problem.operands, hardware)
+    asked = _with_configs(problem.operands, hardware, families)
+    return remembered(problem, hardware, invariant, asked)
+
+
+@lru_cache(maxsize=4096)
+def remembered(
+    problem: GemmProblem, hardware: Hardware, invariant: bool, families: tuple[KernelFamily, ...]
+) -> Candidates:
+    """The `candidates` of some families that multiply the problem's operands on the GPU."""
     broken = []
-    for family in families_on(hardware):
+    for family in families:
         columns = family_space(family, problem.operands, hardware).columns
         excluded = np.zeros(len(columns), bool)
         for rule in family.problem_rules:
@@ -178,6 +229,7 @@ def candidates(problem: GemmProblem, hardware: Hardware, *, invariant: bool = Fa
         for rule in family.invariant_rules if invariant else ():
             excluded |= rule.broken(columns, problem.operands, hardware)
         broken.append(excluded)
+    table = _space(problem.operands, hardware, families)
     return Candidates(table, np.flatnonzero(~np.concatenate(broken)))
 
 

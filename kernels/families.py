@@ -6,10 +6,15 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.quack_sm90.family import QUACK_SM90
+from tilecast.kernels.quack_sm90_memory.family import QUACK_SM90_MEMORY
 from tilecast.kernels.quack_sm100.family import QUACK_SM100
 
-FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (QUACK_SM90, QUACK_SM100)}
+FAMILIES: dict[str, KernelFamily] = {
+    family.name: family for family in (QUACK_SM90, QUACK_SM90_MEMORY, QUACK_SM100)
+}
 """Every family by its name, in the order in which their candidates are listed."""
+UNSTATED = frozenset({QUACK_SM90.name, QUACK_SM100.name})
+"""What a model learned from whose manifest states no families: those that there were then."""
 
 
 def same_code(one: str, other: str) -> bool:

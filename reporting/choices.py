@@ -15,7 +15,6 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.kernels.candidates import candidates
 from tilecast.kernels.families import parse_config
 from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
 
@@ -66,7 +65,7 @@ def choices(
     """
     found = []
     for problem in problems:
-        among = candidates(problem, gpu, invariant=invariant)
+        among = heuristic.candidates(problem, invariant=invariant)
         worth = heuristic.shortlist(problem, among)
         chosen = worth if isinstance(top, str) else heuristic.predict(problem, among, limit=top)
         first = heuristic.first(problem, among)

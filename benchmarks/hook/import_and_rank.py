@@ -22,7 +22,7 @@ from tilecast.data_collection.dataset.dataset import read_dataset, write_dataset
 from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import remembered
 from tilecast.models.runtime.learned import load_heuristic
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
@@ -49,9 +49,9 @@ def warm_ranking() -> Row:
     fresh, ranked, decided, counts = [], [], [], []
     for turn in range(ROUNDS + 1):
         for problem in problems:
-            candidates.cache_clear()  # what it remembers would cost nothing
+            remembered.cache_clear()  # it would cost nothing
             start = time.perf_counter()
-            configs = candidates(problem, gpu)
+            configs = heuristic.candidates(problem)
             middle = time.perf_counter()
             heuristic.rank(problem, configs, limit=5)
             end = time.perf_counter()

@@ -29,7 +29,7 @@ from tilecast.heuristics.heuristic import Heuristic
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.families import FAMILIES
-from tilecast.kernels.quack_sm90.space import STAGES
+from tilecast.kernels.quack_sm90.axes import STAGES
 from tilecast.kernels.rules import MEASURED, PROBLEM
 from tilecast.models.evaluation.evaluation import Fit, held_out, unfitted
 from tilecast.models.evaluation.regret import regrets

@@ -76,7 +76,7 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     if options.common:
         heuristic = load_heuristic(gpu, operands, options.power, options.model)
         shortlists = (
-            heuristic.rank(problem, candidates(problem, gpu), limit=FIRST)
+            heuristic.rank(problem, heuristic.candidates(problem), limit=FIRST)
             for problem in show_each("rank", common_problems(operands), SECONDS_TO_RANK)
         )
         return [KernelSpec(one, operands) for one in by_frequency(shortlists)[: options.common]]

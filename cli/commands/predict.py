@@ -22,7 +22,6 @@ from tilecast.data_collection.dataset.select_times import MeasuredTimes, measure
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.kernels.candidates import candidates
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.learned import (
     FirstChoice,
@@ -98,7 +97,7 @@ def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     gpu, top, problem = resolve.gpu(options), options.top or SHOWN, typed.problem
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     truths = _truths(problem, gpu, heuristic, options.data)
-    among = candidates(problem, gpu, invariant=options.invariant)
+    among = heuristic.candidates(problem, invariant=options.invariant)
     ranking = heuristic.predict(problem, among)
     (found,) = choices(heuristic, [problem], gpu, top, invariant=options.invariant)
     if options.choices:

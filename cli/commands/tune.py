@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> Output:
     of_gpu = [one.problems() for one in known if dataset_hardware(one).same_gpu(gpu)]
     if why := too_few(chain(own, measured_so_far(options.store)[0], *of_gpu)):
         raise TilecastError(why)
-    measure(replace(wanted, problems=own, choose=Guided(heuristic, gpu)))
+    measure(replace(wanted, problems=own, choose=Guided(heuristic, gpu, new=0)))
     with closing(MeasurementStore(options.store)) as store:
         measured, counts = exported(store), problem_counts(store, own)
         raced = store.measured("race") & set(own)

@@ -25,7 +25,6 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.models.runtime.known_operands import (
     check_decides_for,
@@ -123,9 +122,9 @@ def ranked(
     if not known:
         check_ranks_for(model.operands, problems[0].operands)
         check_decides_for(model.measured, problems[0].operands)
-    taken = tuple(problem for problem in known if len(candidates(problem, model.hardware)))
+    taken = tuple(problem for problem in known if len(heuristic.candidates(problem)))
     if not taken:
-        heuristic.first(known[0], candidates(known[0], model.hardware))  # says why
+        heuristic.first(known[0], heuristic.candidates(known[0]))  # says why
     if len(taken) < len(known):
         none = ", ".join(str(problem) for problem in known if problem not in taken)
         print_note(f"left out: {none[:200]}, which no config suits")

@@ -84,7 +84,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
         configs = candidates(problem, gpu, invariant=settings.invariant)
         return tuple(unmeasured.AnalyticOrder(gpu).predict(problem, configs, limit=limit))
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
-    configs = candidates(problem, gpu, invariant=settings.invariant)
+    configs = heuristic.candidates(problem, invariant=settings.invariant)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
     return tuple(heuristic.predict(problem, configs, limit=int(settings.k)))
@@ -101,7 +101,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
         return FirstChoice(named[0], None, False)
     # Candidates that agree bit for bit: which of them is taken decides about time alone.
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=settings.invariant)
-    choice = heuristic.first(problem, candidates(problem, gpu, invariant=settings.invariant))
+    choice = heuristic.first(problem, heuristic.candidates(problem, invariant=settings.invariant))
     return replace(choice, deferred=False) if settings.invariant else choice
 
 
@@ -113,10 +113,12 @@ def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Pre
     if not wanted:
         return ()
     if untried(settings, gpu):
-        ranks = unmeasured.AnalyticOrder(gpu)
+        configs = candidates(problem, gpu, invariant=settings.invariant)
+        every = unmeasured.AnalyticOrder(gpu).predict(problem, configs)
     else:
-        ranks = _ranking(settings, problem.operands, gpu, benchmarked=True)
-    every = ranks.predict(problem, candidates(problem, gpu, invariant=settings.invariant))
+        heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
+        configs = heuristic.candidates(problem, invariant=settings.invariant)
+        every = heuristic.predict(problem, configs)
     expected = {one.config: one for one in every}
     for config in wanted:
         if config not in expected:
@@ -169,7 +171,7 @@ def ranked(
     of 1 nothing is benchmarked.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
-    rivals = candidates(problem, gpu, invariant=settings.invariant)
+    rivals = heuristic.candidates(problem, invariant=settings.invariant)
     best = _those_among(configs, rank(heuristic, problem, rivals))[:limit]
     others = set(configs) - set(rivals.select(configs))
     if others and len(best) < limit:

@@ -1,4 +1,4 @@
-"""Adds up what CTAs that split k left in memory, and finishes the product: a kernel of its own.
+"""A split of k through memory: a product of each part, and a kernel that adds these up.
 
 Nothing in it belongs to one architecture.
 """
@@ -31,14 +31,21 @@ multiple of them along what is contiguous (16-byte rule)."""
 
 
 class SplitGemm:
-    """Two kernels: a product whose stretches of k stay apart, in float32, and what adds them up.
+    """Two kernels: a product whose parts of k stay apart, in float32, and what adds them up.
 
     Called with a tuple of the operands' extras behind out, at the end of which is room for as many
-    matrices like out, in float32, as there are stretches. Nothing has to be in it.
+    matrices like out, in float32, as there are parts. Nothing has to be in it.
     """
 
     def __init__(self, product: Callable[..., None], config: Any, operands: GemmOperands):
-        """Take the first kernel, called as a bare product, and what is asked of both."""
+        """Set what does not depend on extents.
+
+        Args:
+            product: called as a bare GEMM of `tilecast.kernels.quack.parts.parts_of` the operands,
+                whose out has the parts where a batch is, those of one product in a row.
+            config: says how many there are.
+            operands: what is done to their sum.
+        """
         self.product, self.sums = product, PartialSums(config, operands)
 
     @cute.jit

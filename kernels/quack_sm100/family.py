@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.quack.family import ENVIRONMENT, PACKAGES, configs_of, launch_with
+from tilecast.kernels.quack.parts import launch_with_room
 from tilecast.kernels.quack_sm100 import resources, space
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.efficiency import mma_efficiency
@@ -28,21 +29,11 @@ def _resources(c: Geometry, operands: GemmOperands) -> tuple[np.ndarray, np.ndar
 def _launcher(
     function: Callable[..., object], spec: KernelSpec, device: int
 ) -> Callable[..., object]:
-    """What launches a cluster for every tile: those that run take over from those that wait.
-
-    Where k is split it gives them room for their sums. That goes back to PyTorch at once, which
-    hands it to nobody but what comes later on the stream; a CUDA graph keeps it for itself.
-    """
+    """What launches a cluster for every tile: those that run take over from those that wait."""
     splits = cast("Sm100Config", spec.config).split_k
-    if splits == 1:
-        return launch_with(function, spec, 1)
-    import torch  # Only here: what compiles has none.
-
-    def launch(a: Any, b: Any, out: Any, *extras: Any) -> object:
-        parts = torch.empty(splits * out.numel(), dtype=torch.float32, device=out.device)
-        return function(a, b, out, (*extras, parts), 1)
-
-    return launch
+    if splits > 1:
+        return launch_with_room(function, spec, splits)
+    return launch_with(function, spec, 1)
 
 
 QUACK_SM100 = KernelFamily(

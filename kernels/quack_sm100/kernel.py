@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 # isort: off
 import tilecast.kernels.quack.importable  # noqa: F401
 
-from tilecast.heuristics.dtypes import dtype
 from tilecast.kernels.quack.compiler import compile_gemm
 from tilecast.kernels.quack.partial_sums import SplitGemm
+from tilecast.kernels.quack.parts import parts_of
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.gated import GatedGemm
 from tilecast.kernels.quack_sm100.product import Sm100Gemm, TakesExtras
@@ -34,9 +33,8 @@ def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
         raise NotImplementedError("scales of blocks in a batch")
     config = cast("Sm100Config", spec.config)
     if config.split_k > 1:
-        out = replace(spec.operands.out, dtype=dtype("fp32"))
-        parts = replace(spec.operands, out=out, scales="", epilogue=())
-        split = SplitGemm(Sm100Gemm(config, parts), config, spec.operands)
+        product = Sm100Gemm(config, parts_of(spec.operands))
+        split = SplitGemm(product, config, spec.operands)
         return compile_gemm(split, spec, arch, symbol, room=True)
     taken = bool(spec.operands.extras), bool(spec.operands.gate)
     return compile_gemm(_KERNELS[taken](config, spec.operands), spec, arch, symbol)

@@ -20,6 +20,7 @@ from tilecast.kernels.quack.family import (
     launch_with,
 )
 from tilecast.kernels.quack_sm90 import resources, space
+from tilecast.kernels.quack_sm90.axes import with_warp_groups
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.efficiency import mma_efficiency
 from tilecast.kernels.spec import KernelSpec
@@ -59,9 +60,9 @@ QUACK_SM90 = KernelFamily(
     problem_rules=space.PROBLEM_RULES,
     invariant_rules=space.INVARIANT_RULES,
     parse=QuackConfig.parse,
-    points=space.points,
+    points=space.AXES.points,
     configs=partial(configs_of, QuackConfig),
-    geometry=lambda configs: space.with_warp_groups(columns_of(configs)),
+    geometry=lambda configs: with_warp_groups(columns_of(configs)),
     resources=_resources,
     mma_efficiency=mma_efficiency,
     splits_apart=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -13,15 +12,13 @@ from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GATED_COLUMNS, KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.quack.family import with_stages
+from tilecast.kernels.quack_sm90.axes import SWIZZLE, Axes, most_stages
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
-    Knobs,
     exchange_bytes,
     launch_registers,
     mma_registers,
-    mma_warp_groups,
     registers,
     smem_bytes,
     stage_bytes,
@@ -38,23 +35,23 @@ from tilecast.kernels.rules import (
     idle_rules,
     l2_traffic,
     multicast_slice,
-    off_axes,
     rule,
     split_stretch,
     split_waves,
 )
 from tilecast.kernels.stages import TILE_K_BYTES, tile_ks
 
-TILE_M = (64, 128, 192, 256, 320)
-TILE_N = tuple(range(16, 257, 16))
-CLUSTERS = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1))
-SPLITS = (1, 2, 3, 4, 6, 8)
+AXES = Axes(
+    tile_m=(64, 128, 192, 256, 320),
+    tile_n=tuple(range(16, 257, 16)),
+    clusters=((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)),
+    splits=(1, 2, 3, 4, 6, 8),
+    ctas_per_sm=(1, 2),
+    schedules=("coop", "pong"),
+    rasters=("m", "n"),
+)
 MOST_CTAS = 16
 """Of a cluster that splits k; more than 8 are Hopper's alone (CUDA programming guide, clusters)."""
-STAGES = tuple(range(2, 13))
-CTAS_PER_SM = (1, 2)
-SWIZZLE = 8
-RASTERS = ("m", "n")
 
 NEVER_NEAR: tuple[dict[str, object], ...] = (
     {"tile_m": 320},  # 6.5%
@@ -103,25 +100,6 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and out.bits >= 16
     )
     return not (multiplied and groups_as_stored(operands))
-
-
-@rule(
-    HARDWARE,
-    f"the kernel was written and measured for tile_m {TILE_M}, tile_n 16 to 256 in steps of 16, "
-    f"tile_k of {TILE_K_BYTES} bytes, clusters {CLUSTERS}, split_k {SPLITS}, stages "
-    f"{STAGES[0]} to {STAGES[-1]}, ctas_per_sm {CTAS_PER_SM} and swizzle {SWIZZLE}",
-)
-def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    axes = (
-        (c.tile_m, TILE_M),
-        (c.tile_n, TILE_N),
-        (c.tile_k, tile_ks(operands)),
-        (c.split_k, SPLITS),
-        (c.stages, STAGES),
-        (c.ctas_per_sm, CTAS_PER_SM),
-        (c.swizzle, (SWIZZLE,)),
-    )
-    return off_axes(c, axes, CLUSTERS)
 
 
 @rule(
@@ -232,16 +210,9 @@ def _split_sharing(c: Geometry, operands: GemmOperands, hardware: Hardware) -> B
     return shared & (shorter | deep | (c.ctas_per_sm != 1))
 
 
-def _most_stages(c: Knobs, operands: GemmOperands, hardware: Hardware) -> np.ndarray:
-    """The deepest pipeline within `STAGES` that fits with a config's tile; 1 if none does."""
-    free = hardware.smem_limit(c.ctas_per_sm) - smem_bytes(c, operands)
-    fits = c.stages + free // stage_bytes(c, operands)
-    return np.where(fits >= STAGES[0], np.minimum(fits, STAGES[-1]), 1)
-
-
 def deepest(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> QuackConfig:
     """The same config with the deepest pipeline that fits; of one stage where none does."""
-    return replace(config, stages=int(_most_stages(config, operands, hardware)))
+    return replace(config, stages=int(most_stages(config, operands, hardware)))
 
 
 @lru_cache(maxsize=KINDS_REMEMBERED)
@@ -260,12 +231,12 @@ def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConf
 
 @rule(MEASURED, "the deepest pipeline that fits is tried")
 def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
-    return c.stages != _most_stages(c, operands, hardware)
+    return c.stages != most_stages(c, operands, hardware)
 
 
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _operands,
-    _axes,
+    AXES.rule(),
     groups,
     _warp_group_tile,
     _conversion,
@@ -284,7 +255,7 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
 
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
-    *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
+    *idle_rules(AXES.tile_m, AXES.tile_n, AXES.rasters[0], SWIZZLE),
     split_waves,
     split_stretch,
     l2_traffic,
@@ -313,28 +284,3 @@ def _promotion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broke
 
 INVARIANT_RULES: tuple[Rule[GemmOperands], ...] = (_other_stretches, _promotion)
 """What gives a row other bits than the kernels that are left, which agree with each other."""
-
-
-def points(operands: GemmOperands, hardware: Hardware) -> Geometry:
-    """Every point of the axes with the deepest pipeline that fits, valid or not.
-
-    They stand in the order of `QuackConfig`s.
-    """
-    outer = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS)
-    inner = ((0, 1), CTAS_PER_SM, (0, 1), (0, 1))
-    grid = np.meshgrid(*(np.array(axis, np.int32) for axis in (*outer, *inner)), indexing="ij")
-    tile_m, tile_n, tile_k, cluster, split_k, pong, ctas, raster, swap = map(np.ravel, grid)
-    cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
-    none = np.zeros_like(tile_m)
-    found = with_warp_groups(
-        Geometry(
-            *(tile_m, tile_n, tile_k, cluster_m, cluster_n, none + STAGES[0], none, ctas),
-            *(raster == 0, none + SWIZZLE, swap == 1, split_k, pong == 1),
-        )
-    )
-    return with_stages(found, _most_stages(found, operands, hardware), math.prod(map(len, inner)))
-
-
-def with_warp_groups(c: Geometry) -> Geometry:
-    """The same with the number of warp groups that follows from the rest."""
-    return replace(c, warp_groups=mma_warp_groups(c))

@@ -8,6 +8,8 @@ configs are measured so that what chooses among them can be scored.
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import stock_candidates
+from tilecast.models.runtime.unmeasured import AnalyticOrder
 
 KNOBS = (
     "tile_m",
@@ -49,8 +52,11 @@ class Guided:
     """Of these the first so many have their neighbours measured, too."""
     neighbours: int = 16
     """Most of these, as the heuristic ranks them."""
+    new: int = 48
+    """Of each family that it does not know and ranks nothing of, the first so many by the analytic
+    time; with 0 nothing of such a family is measured."""
     chance: int = 16
-    """Of all others, drawn anew for each problem and the same in every run."""
+    """Of all others that it may rank, drawn anew for each problem and the same in every run."""
 
     def __call__(self, problem: GemmProblem, candidates: Candidates) -> Candidates:
         """The candidates to measure, in the order in which they were given."""
@@ -60,9 +66,22 @@ class Guided:
         near = rest[_beside(candidates.columns, order[: self.best])[rest]][: self.neighbours]
         stock = stock_candidates(problem.operands, self.hardware, candidates)
         chosen = {*order[: self.first].tolist(), *near.tolist(), *map(candidates.index, stock)}
-        others = sorted(set(range(len(candidates))) - chosen)
+        known = {config.family for config in ranking}
+        unknown = [i for i, config in enumerate(candidates) if config.family not in known]
+        others = sorted(set(range(len(candidates))) - chosen - set(unknown))
         drawn = random.Random(f"guided {problem}").sample(others, min(self.chance, len(others)))
-        return candidates.take(sorted({*chosen, *drawn}))
+        return candidates.take(sorted({*chosen, *drawn, *self._new(problem, candidates, unknown)}))
+
+    def _new(
+        self, problem: GemmProblem, candidates: Candidates, places: Sequence[int]
+    ) -> Iterator[int]:
+        """The places of the first of each family among those at some places."""
+        taken = Counter[str]()
+        order = AnalyticOrder(self.hardware).rank(problem, candidates.take(places))
+        for config in order:
+            taken[config.family] += 1
+            if taken[config.family] <= self.new:
+                yield candidates.index(config)
 
 
 def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:

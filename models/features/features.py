@@ -18,7 +18,7 @@ from tilecast.heuristics.config import Candidates, ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import COLUMN, GROUP_ROWS, ROW
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, families_in
 from tilecast.models.features.analytic_time import times
 from tilecast.models.features.group_tiles import expected
 from tilecast.models.features.l2_loads import Loads
@@ -225,16 +225,22 @@ class _Quantities:
 
 
 def _least(quantities: _Quantities, problem: GemmProblem, hardware: Hardware) -> np.ndarray:
-    """The least of each of `COMPARED` among all candidates of a problem, and the configs' own."""
-    own = quantities.least()
-    if quantities.configs is candidates(problem, hardware):
+    """The least of each of `COMPARED` among all candidates of a problem, and the configs' own.
+
+    All are those of the families that the configs' table has some of.
+    """
+    own, families = quantities.least(), families_in(quantities.configs.table) or None
+    if quantities.configs is candidates(problem, hardware, families=families):
         return own
-    return np.minimum(own, _least_of_all(problem, hardware))
+    return np.minimum(own, _least_of_all(problem, hardware, families))
 
 
 @lru_cache(maxsize=4096)
-def _least_of_all(problem: GemmProblem, hardware: Hardware) -> np.ndarray:
-    return _Quantities.of(problem, candidates(problem, hardware), hardware).least()
+def _least_of_all(
+    problem: GemmProblem, hardware: Hardware, families: frozenset[str] | None
+) -> np.ndarray:
+    every = candidates(problem, hardware, families=families)
+    return _Quantities.of(problem, every, hardware).least()
 
 
 def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:

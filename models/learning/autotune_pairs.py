@@ -60,7 +60,9 @@ def comparisons(
 def _comparison(runs: list[Autotuned], hardware: Hardware) -> Comparison:
     """The medians of runs of one problem, of the configs that still are candidates."""
     problem = runs[0].problem
-    timed = candidates(problem, hardware).select(sorted(runs[0].milliseconds, key=str))
+    configs = sorted(runs[0].milliseconds, key=str)
+    families = {config.family for config in configs}
+    timed = candidates(problem, hardware, families=families).select(configs)
     times = [median(run.milliseconds[config] for run in runs) for config in timed]
     return Comparison(problem, timed, np.array(times) / min(times, default=1.0))
 

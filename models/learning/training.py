@@ -19,6 +19,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.gpu.environment import cublas_versions, installed_version
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.candidates import families_in
 from tilecast.models.features.features import log_analytic
 from tilecast.models.learning.autotune_pairs import Comparison, comparisons
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral, speed
@@ -109,6 +110,7 @@ def train(
             },
         },
         measurements.failing,
+        frozenset().union(*(families_in(labels.candidates.table) for labels in table)),
     )
 
 

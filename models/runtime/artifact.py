@@ -23,7 +23,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import read_whole, replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GROUPS, GemmOperands
-from tilecast.kernels.families import parse_config
+from tilecast.kernels.families import FAMILIES, UNSTATED, parse_config
 from tilecast.models.features.features import FEATURE_NAMES
 from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.runtime.forest import Forest
@@ -86,6 +86,8 @@ class Artifact:
     failing: Mapping[GemmOperands, frozenset[KernelConfig]] = field(default_factory=dict)
     """The configs whose kernels a collection on its GPU found wrong, hanging or crashing, or that
     do not compile, by the operands of those kernels; see `failed`."""
+    families: frozenset[str] = UNSTATED
+    """The kernel families that it has times of: it ranks configs of no others."""
     digest: str | None = None
     """SHA-256 that its manifest states; None before it is saved."""
     trained_for: str | None = None
@@ -251,6 +253,8 @@ def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> 
             operands.text: sorted(config.name for config in configs)
             for operands, configs in artifact.failing.items()
         }
+    if artifact.families != UNSTATED:
+        manifest["families"] = sorted(artifact.families)
     return manifest | {"sha256": digest_of(manifest)}
 
 
@@ -291,6 +295,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         Deferral(leads, margins) if margins else None,
         manifest["facts"],
         _failing(manifest.get("failing", {})),
+        _families(manifest.get("families", sorted(UNSTATED))),
         manifest["sha256"],
     )
 
@@ -305,6 +310,12 @@ def _failing(stated: Mapping[str, list[str]]) -> dict[GemmOperands, frozenset[Ke
         GemmOperands.parse(text): frozenset(map(parse_config, names))
         for text, names in stated.items()
     }
+
+
+def _families(names: object) -> frozenset[str]:
+    if not isinstance(names, list) or not names or names != sorted(set(names) & FAMILIES.keys()):
+        raise ValueError(f"families {names!r:.100}")
+    return frozenset(names)
 
 
 def _kinds(texts: object) -> tuple[GemmOperands, ...]:

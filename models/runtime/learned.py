@@ -13,6 +13,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates as every_candidate
+from tilecast.kernels.candidates import config_table, families_in
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize, log_analytic
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.deferral import deferral_features
@@ -79,6 +81,8 @@ class Reason:
 class LearnedHeuristic:
     """Ranks candidates with a trained model, without those that failed where it was measured.
 
+    Nor does it rank configs of families that the model has no times of.
+
     Problems of groups are ranked by the model's part for these, `Artifact.of`. All that it is
     asked raises a TilecastError where the model does not rank for the problem's operands, and all
     but `rank` where there is no candidate.
@@ -112,7 +116,27 @@ class LearnedHeuristic:
     ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
         check_ranks_for(self.artifact.operands, problem.operands)
-        return self._of(problem)._leaders(problem, candidates, limit)[0]
+        one = self._of(problem)
+        known = one._known(problem, candidates)
+        ranking, _ = one._leaders(problem, known, limit)
+        return ranking if known is candidates else candidates.select(ranking)
+
+    def candidates(self, problem: GemmProblem, *, invariant: bool = False) -> Candidates:
+        """The `tilecast.kernels.candidates.candidates` of a problem that it may rank.
+
+        Raises:
+            TilecastError: no family that the model knows multiplies the problem's operands.
+        """
+        one = self._of(problem).artifact
+        return every_candidate(problem, one.hardware, invariant=invariant, families=one.families)
+
+    def _known(self, problem: GemmProblem, candidates: Candidates) -> Candidates:
+        """Those of some configs that are of families that the model knows; mostly all."""
+        families = self.artifact.families
+        if families_in(candidates.table) <= families:
+            return candidates
+        known = (config for config in candidates if config.family in families)
+        return config_table(known, problem.operands).all()
 
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -159,6 +183,7 @@ class LearnedHeuristic:
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
     ) -> tuple[Candidates, np.ndarray]:
         """The first candidates, of which there is one, and their features in that order."""
+        candidates = self._known(problem, candidates)
         self._check(problem, candidates)
         ranking, features = self._leaders(problem, candidates, limit)
         if not len(ranking):
@@ -219,6 +244,7 @@ class LearnedHeuristic:
         Raises:
             TilecastError: ``config`` is no candidate.
         """
+        candidates = self._of(problem)._known(problem, candidates)
         self._check(problem, candidates)
         if config not in candidates:
             raise TilecastError(

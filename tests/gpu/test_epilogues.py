@@ -59,7 +59,8 @@ def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
     And of each cluster, and with the smallest tiles, for operands with a gate.
     """
     shown = {}
-    for config in cast("tuple[QuackConfig, ...]", space(operands, hardware("H200")).configs[::7]):
+    configs = space(operands, hardware("H200"), [QuackConfig.family]).configs
+    for config in cast("tuple[QuackConfig, ...]", configs[::7]):
         if operands.gate:  # whose loads are shared, and pieces stored, in another way
             shown.setdefault(("smallest", config.swap_ab), config)
             shown["cluster", config.cluster_m, config.cluster_n] = config

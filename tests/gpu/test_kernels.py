@@ -17,7 +17,7 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.occupancy import max_active_clusters
-from tilecast.kernels.quack_sm90.space import CLUSTERS, TILE_N
+from tilecast.kernels.quack_sm90.space import AXES
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def test_the_spread_shows_every_kind_of_kernel(kernels: Kernels) -> None:
     assert set(g.swap_ab) == {False, True}
     assert set(g.ctas_per_sm) == {1, 2}
     assert set(g.warp_groups) >= {1, 2}
-    assert set(zip(g.cluster_m, g.cluster_n, strict=True)) == set(CLUSTERS)
-    assert set(g.tile_n) >= set(TILE_N)
+    assert set(zip(g.cluster_m, g.cluster_n, strict=True)) == set(AXES.clusters)
+    assert set(g.tile_n) >= set(AXES.tile_n)
 
 
 @pytest.mark.parametrize("extents", RAGGED, ids=str)

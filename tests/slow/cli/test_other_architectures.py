@@ -26,7 +26,7 @@ from tilecast.heuristics import hardware as described_gpus
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.select import selection
-from tilecast.kernels.candidates import candidates, families_on, family_space, space
+from tilecast.kernels.candidates import candidates, families_on
 from tilecast.kernels.families import FAMILIES
 from tilecast.models.runtime.artifact import load
 
@@ -44,12 +44,7 @@ def new_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if gpu is INVENTED:
         monkeypatch.setitem(FAMILIES, FAMILY.name, FAMILY)
         monkeypatch.setattr(described_gpus, "GPUS", (*described_gpus.GPUS, gpu))
-    asked = (space, candidates, family_space)
-    for remembered in asked:
-        remembered.cache_clear()
     yield gpu
-    for remembered in asked:
-        remembered.cache_clear()
 
 
 def test_it_is_measured_trained_for_and_offered(

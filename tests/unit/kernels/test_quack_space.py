@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -20,40 +21,35 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import broken_rules, candidates, config_table, family_space, space
+from tilecast.kernels import candidates as asking
+from tilecast.kernels.candidates import broken_rules, config_table, family_space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QUACK_SM90
-from tilecast.kernels.quack_sm90.space import (
-    CLUSTERS,
-    CTAS_PER_SM,
-    RASTERS,
-    SPLITS,
-    STAGES,
-    SWIZZLE,
-    TILE_M,
-    TILE_N,
-)
+from tilecast.kernels.quack_sm90.axes import STAGES, SWIZZLE
+from tilecast.kernels.quack_sm90.space import AXES
 from tilecast.kernels.rules import HARDWARE
 
 H200 = GPUS[0]
 FAMILY = QUACK_SM90
+space = partial(asking.space, families=(FAMILY.name,))
+candidates = partial(asking.candidates, families=(FAMILY.name,))
 MIXED = GemmOperands.parse("bf16xint8:rcr:column-scales")
 SPACE: tuple[Any, ...] = space(LINEAR_BF16, H200).configs
 
 
 def _point(draw: random.Random) -> QuackConfig:
     return QuackConfig(
-        draw.choice(TILE_M),
-        draw.choice(TILE_N),
+        draw.choice(AXES.tile_m),
+        draw.choice(AXES.tile_n),
         draw.choice((64, 128)),
-        *draw.choice(CLUSTERS),
-        draw.choice(SPLITS),
+        *draw.choice(AXES.clusters),
+        draw.choice(AXES.splits),
         draw.choice(STAGES),
         draw.choice(("coop", "pong")),
-        draw.choice(CTAS_PER_SM),
-        draw.choice(RASTERS),
+        draw.choice(AXES.ctas_per_sm),
+        draw.choice(AXES.rasters),
         SWIZZLE,
         swap_ab=draw.random() < 0.5,
     )
@@ -141,10 +137,10 @@ def test_the_space_is_the_points_that_break_no_rule() -> None:
     inside = set(SPACE)
     for config in (*SAMPLE[:500], *SPACE[::50]):
         assert (config in inside) == (not _broken(config)), config
-    assert {config.split_k for config in SPACE} == set(SPLITS)
+    assert {config.split_k for config in SPACE} == set(AXES.splits)
     assert {config.schedule for config in SPACE} == {"coop", "pong"}
     shapes = {(c.cluster_m, c.cluster_n) for c in SPACE if c.split_k > 1}
-    assert shapes == {cluster for cluster in CLUSTERS if 1 in cluster}
+    assert shapes == {cluster for cluster in AXES.clusters if 1 in cluster}
 
 
 def test_points_are_configs_in_their_order_and_back() -> None:
@@ -295,7 +291,7 @@ def test_candidates_waste_no_tile_or_cluster_and_have_an_order_where_there_is_on
     columns = np.where(c.swap_ab, problem.m, problem.n)
     assert (c.cluster_m <= -(-rows // c.tile_m)).all()
     assert (c.cluster_n <= -(-columns // c.tile_n)).all()
-    for axis, tile, extent in ((TILE_M, c.tile_m, rows), (TILE_N, c.tile_n, columns)):
+    for axis, tile, extent in ((AXES.tile_m, c.tile_m, rows), (AXES.tile_n, c.tile_n, columns)):
         covering = [value for value in axis if value >= extent.min()]
         assert not covering or (tile[extent <= covering[0]] <= covering[0]).all()
     assert ((c.split_k == 1) | (c.split_k * 512 <= 2 * problem.k)).all()
@@ -309,7 +305,7 @@ def test_a_converted_operand_is_the_kernels_own_a_and_each_row_of_one_warp_group
     c = space(MIXED, H200).columns
     assert len(c) and c.swap_ab.all()
     assert not ((c.tile_m == 320) | ((c.tile_m == 192) & (_groups(c)[0] == 2))).any()
-    assert set(c.split_k) == set(SPLITS)
+    assert set(c.split_k) == set(AXES.splits)
 
 
 # ---- resources, by hand
@@ -390,7 +386,7 @@ def test_shared_memory_by_hand() -> None:
         ("e4m3:rcr>bf16:row-scales", {1}, {128, 256}),
         ("e4m3:rcr>bf16@fp32:row-scales", {1}, {128}),
         ("int8:rcr>bf16:row-scales", {1}, {128, 256}),
-        ("int8:rcr>int32", set(SPLITS), {128, 256}),
+        ("int8:rcr>int32", set(AXES.splits), {128, 256}),
     ],
 )
 def test_invariant_candidates_are_those_that_add_up_alike(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,9 @@ SMALL = ToyConfig(8, 32)
 SPACE = asking.space(LINEAR_BF16, H200).configs
 
 
-def _forget() -> None:
-    for cached in (asking.space, asking.candidates):
-        cached.cache_clear()
-
-
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, TOY.name, TOY)
-    _forget()
-    yield
-    monkeypatch.undo()
-    _forget()
 
 
 def test_its_configs_are_candidates_behind_those_of_the_first_family() -> None:
