@@ -168,10 +168,18 @@ def _with_configs(
 ) -> tuple[KernelFamily, ...]:
     """The families that multiply operands on a GPU, of all or of some."""
     wanted = FAMILIES if families is None else frozenset(families)
+    named = tuple(family for family in FAMILIES.values() if family.name in wanted)
+    return _multiplying(operands, hardware, named)
+
+
+@lru_cache(maxsize=KINDS_REMEMBERED)
+def _multiplying(
+    operands: GemmOperands, hardware: Hardware, families: tuple[KernelFamily, ...]
+) -> tuple[KernelFamily, ...]:
     found = tuple(
         family
-        for family in families_on(hardware)
-        if family.name in wanted and family_space(family, operands, hardware).configs
+        for family in families
+        if hardware.arch in family.runs_on and family_space(family, operands, hardware).configs
     )
     if not found:
         raise TilecastError(

@@ -62,7 +62,12 @@ DEVICE_SIDE = {
     for name in (
         *("quack.compiler", "quack.epilogue", "quack.grouped", "quack.importable"),
         *("quack.partial_sums", "quack_sm90.conversion", "quack_sm90.fused", "quack_sm90.kernel"),
-        *("quack_sm90_memory.kernel", "quack_sm100.gated", "quack_sm100.kernel", "quack_sm100.product"),
+        *(
+            "quack_sm90_memory.kernel",
+            "quack_sm100.gated",
+            "quack_sm100.kernel",
+            "quack_sm100.product",
+        ),
     )
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""

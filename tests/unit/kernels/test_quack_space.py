@@ -25,9 +25,9 @@ from tilecast.kernels import candidates as asking
 from tilecast.kernels.candidates import broken_rules, config_table, family_space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.quack_sm90 import resources
+from tilecast.kernels.quack_sm90.axes import STAGES, SWIZZLE
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QUACK_SM90
-from tilecast.kernels.quack_sm90.axes import STAGES, SWIZZLE
 from tilecast.kernels.quack_sm90.space import AXES
 from tilecast.kernels.rules import HARDWARE
 

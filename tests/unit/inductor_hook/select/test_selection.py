@@ -108,9 +108,9 @@ def test_a_model_of_other_operands_ranks_the_problem_as_it_is(
 ) -> None:
     """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
     problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
-    rivals = candidates(problem, H200)
-    ranker = load_heuristic(H200, LINEAR_BF16).artifact.ranker
-    expected = list(ranker.rank(problem, rivals))
+    heuristic = load_heuristic(H200, LINEAR_BF16)
+    rivals = heuristic.candidates(problem)
+    expected = list(heuristic.artifact.ranker.rank(problem, rivals))
     predictions = shortlist(Settings(k=5), problem, H200)
     assert [prediction.config for prediction in predictions] == expected[:5]
     assert ranked(Settings(), problem, H200, tuple(rivals), 9) == tuple(expected[:9])
