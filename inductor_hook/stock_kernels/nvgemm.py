@@ -58,7 +58,10 @@ def kernel_config(metadata: Any, swap_ab: bool = False) -> KernelConfig | None:
     operands, design = kernel_operands(metadata), metadata.design
     shape = (*design.tile_shape, *design.cluster_shape)
     for family in families_on(HOPPER):
-        c = family.geometry(family.stock(operands, HOPPER))
+        stock = family.stock(operands, HOPPER)
+        if not stock:
+            continue
+        c = family.geometry(stock)
         knobs = (c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, np.ones(len(c)))
         (rows,) = np.nonzero((np.transpose(knobs) == shape).all(axis=1))
         for config in family.configs(replace(c, swap_ab=np.full(len(c), swap_ab)).at(rows)):

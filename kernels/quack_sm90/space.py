@@ -252,6 +252,17 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _depth,
 )
 """What makes a config compile and run, and what a pilot left of that."""
+OPERANDS_RULE = _operands
+"""What the kernel multiplies."""
+TILE_RULES: tuple[Rule[GemmOperands], ...] = (
+    _warp_group_tile,
+    _registers,
+    _shared_memory,
+    multicast_slice,
+    _never_near,
+    _depth,
+)
+"""What is asked of a tile, whoever multiplies it."""
 
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (

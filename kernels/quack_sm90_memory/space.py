@@ -51,11 +51,13 @@ are what a part takes beside its products."""
 @rule(
     HARDWARE,
     "the kernel that adds up reads no matrices and pairs no columns, and knows no groups; parts "
-    "are float32, of operands of one width that have no stretches of k of their own",
+    "are float32, which holds no whole sums of int8, of operands of one width that have no "
+    "stretches of k of their own",
 )
 def _summed(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     return bool(
-        operands.converted
+        operands.a.dtype.accumulator == "int32"
+        or operands.converted
         or operands.gate
         or operands.groups
         or operands.stretches > 1
@@ -89,12 +91,13 @@ def _of_parts(one: Rule[GemmOperands]) -> Rule[GemmOperands]:
 
 
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
-    AXES.rule(),
+    space.OPERANDS_RULE,
     _summed,
+    AXES.rule(),
     _one_tile,
     _even_parts,
     _longer_side,
-    *(_of_parts(one) for one in space.CONFIG_RULES if one.name != "axes"),
+    *map(_of_parts, space.TILE_RULES),
 )
 """What makes a config compile and run, and what a pilot left of that."""
 

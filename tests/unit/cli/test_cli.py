@@ -121,14 +121,15 @@ def test_tables_show_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_space_counts_down_from_the_axes_to_the_valid_configs(answer: Callable[..., dict]) -> None:
     document = answer("space")
-    ((name, steps),) = document["families"].items()
-    for before, after in zip(steps, steps[1:], strict=False):
-        assert after["left"] == before["left"] - after["taken"]
-    rules = [rule.name for rule in FAMILIES[name].config_rules]
-    assert [step["rule"] for step in steps[1:]] == rules
-    assert all(step["reason"] for step in steps[1:])
+    for name, steps in document["families"].items():
+        for before, after in zip(steps, steps[1:], strict=False):
+            assert after["left"] == before["left"] - after["taken"]
+        rules = [rule.name for rule in FAMILIES[name].config_rules]
+        assert [step["rule"] for step in steps[1:]] == rules
+        assert all(step["reason"] for step in steps[1:])
     assert document["count"] == len(space(LINEAR_BF16, GPUS[0]).configs)
-    assert steps[0]["left"] == 92_160
+    points = {name: steps[0]["left"] for name, steps in document["families"].items()}
+    assert points == {"quack_sm90": 92_160, "quack_sm90_memory": 5_376}
 
 
 def test_space_of_a_problem_lists_its_candidates(answer: Callable[..., dict]) -> None:
@@ -136,8 +137,8 @@ def test_space_of_a_problem_lists_its_candidates(answer: Callable[..., dict]) ->
     expected = candidates(GemmProblem(16, 6144, 4096), GPUS[0])
     assert document["configs"] == [config.name for config in expected]
     assert document["count"] == len(expected)
-    (steps,) = document["families"].values()
-    assert steps[-1]["left"] == len(expected)
+    left = [steps[-1]["left"] for steps in document["families"].values()]
+    assert sum(left) == len(expected) and all(left)
 
 
 def test_space_says_why(answer: Callable[..., dict]) -> None:
@@ -159,8 +160,9 @@ def test_space_leaves_out_what_failed_where_the_model_was_measured(
     target = "16x6144x4096", f"--model={tmp_path}"
     document = answer("space", *target, "--list")
     assert document["configs"] == [config.name for config in configs[3:]]
-    ((*_, last),) = document["families"].values()
-    assert (last["rule"], last["taken"], last["left"]) == ("failed", 3, document["count"])
+    (*_, last), (*_, other) = document["families"].values()
+    assert (last["rule"], last["taken"], other["rule"]) == ("failed", 3, "l2-traffic")
+    assert last["left"] + other["left"] == document["count"]
     assert answer("space", f"--model={tmp_path}")["count"] == document["count"] + (
         len(space(LINEAR_BF16, GPUS[0]).configs) - len(configs)
     )

@@ -10,6 +10,8 @@ from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.kernels.families import family_of
 from tilecast.models.apply.guidance import KNOBS, Guided
 from tilecast.models.evaluation.baselines import RandomChoice
+from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.unmeasured import AnalyticOrder
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -50,6 +52,20 @@ def test_chance_is_the_same_in_every_run_and_another_for_another_problem() -> No
     assert list(only_chance(PROBLEM, every)) == list(only_chance(PROBLEM, every))
     other = GemmProblem(65, 4096, 4096)
     assert set(only_chance(PROBLEM, every)) != set(only_chance(other, candidates(other, H200)))
+
+
+def test_the_likeliest_of_a_family_that_nobody_ranks_are_measured_too() -> None:
+    """By the analytic time; nothing of it is drawn by chance, and with 0 nothing is measured."""
+    problem = GemmProblem(196, 2064, 26464)
+    every = candidates(problem, H200)
+    known = LearnedHeuristic(load_heuristic(H200, LINEAR_BF16).artifact)
+    new = [config for config in every if config.family == "quack_sm90_memory"]
+    order = list(AnalyticOrder(H200).rank(problem, every.select(new)))
+    for count in (0, 5, 1000):
+        chosen = Guided(known, H200, new=count)(problem, every)
+        assert {config for config in chosen if config in set(new)} == set(order[:count])
+        assert len(chosen) - min(count, len(new)) > 80
+        assert [every.index(config) for config in chosen] == sorted(map(every.index, chosen))
 
 
 def test_few_candidates_are_all_measured() -> None:

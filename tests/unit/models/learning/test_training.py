@@ -82,6 +82,7 @@ def test_a_kernel_that_failed_stays_out_whatever_was_measured_later(few_dataset:
 def test_what_was_trained_on_is_recorded(few_trained, few_dataset: Dataset) -> None:
     assert (few_trained.hardware, few_trained.operands) == (hardware("H200"), (LINEAR_BF16,))
     assert few_trained.name == "H200"
+    assert few_trained.families == {"quack_sm90"}
     assert few_trained.facts["dataset"] == {
         "sha256": few_dataset.digest,
         "rows": len(few_dataset.rows),

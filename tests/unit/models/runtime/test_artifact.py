@@ -99,6 +99,17 @@ def test_kernels_that_failed_are_kept_and_a_model_without_any_is_as_it_was(
     assert load(tmp_path / "other").failing == failing
 
 
+def test_families_are_kept_and_a_model_that_states_none_knows_the_first_ones(
+    small_model, folder: Path, tmp_path: Path
+) -> None:
+    assert "families" not in _manifest(folder)
+    assert load(folder).families == {"quack_sm90", "quack_sm100"}
+    families = frozenset(("quack_sm90_memory", "quack_sm90"))
+    save(replace(small_model, families=families), tmp_path / "other")
+    assert _manifest(tmp_path / "other")["families"] == sorted(families)
+    assert load(tmp_path / "other").families == families
+
+
 def test_a_new_model_replaces_the_old_files(small_model, folder: Path) -> None:
     old = _arrays(folder)
     other = folder / "notes.txt"
@@ -209,6 +220,11 @@ def test_a_manifest_that_is_none_is_refused(folder: Path, content: str) -> None:
         (lambda m: m["forests"].pop("burst-deferral"), "trees ['burst-"),
         (lambda m: m.update(facts={}), "facts dataset"),
         (lambda m: m["facts"].update(seen_families=["4096"]), "facts seen_families[0]"),
+        (lambda m: m.update(families=[]), "families []"),
+        (lambda m: m.update(families="quack_sm90"), "families 'quack_sm90'"),
+        (lambda m: m.update(families=["quack_sm90", "another"]), "families ['quack_sm90', 'an"),
+        (lambda m: m.update(families=["quack_sm90_memory", "quack_sm90"]), "families ['quack_sm"),
+        (lambda m: m.update(families=[1, []]), "TypeError"),
         (lambda m: m.update(failing=[]), "AttributeError"),
         (lambda m: m.update(failing={"bf16:rcr": [[]]}), "TypeError"),
         (lambda m: m.update(failing={"bf16:rcr": {"64x64x64": 1}}), "failing kernels {"),

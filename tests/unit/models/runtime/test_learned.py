@@ -14,7 +14,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16, ROW_GROUPS, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, families_in
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.features.features import FEATURES, featurize
 from tilecast.models.runtime.artifact import Artifact, save
@@ -49,6 +49,31 @@ def test_a_shortlist_is_the_head_of_the_ranking(small_model) -> None:
     assert 1 <= len(chosen) <= MAX_TAKEN
     assert chosen == ranking[: len(chosen)]
     assert heuristic.shortlist(PROBLEM, CONFIGS[:1]) == heuristic.predict(PROBLEM, CONFIGS[:1])
+
+
+def test_configs_of_families_without_times_are_never_chosen(small_model) -> None:
+    """And nothing changes for those that the model knows; one that knows both ranks both."""
+    problem = GemmProblem(196, 2064, 26464)
+    every = candidates(problem, H200)
+    heuristic = LearnedHeuristic(small_model)
+    known = heuristic.candidates(problem)
+    assert families_in(every.table) > families_in(known.table) == {"quack_sm90"}
+    ranking = list(heuristic.rank(problem, known))
+    assert list(rank(heuristic, problem, every)) == ranking
+    assert list(rank(heuristic, problem, every, limit=3)) == ranking[:3]
+    assert heuristic.predict(problem, every) == heuristic.predict(problem, known)
+    assert heuristic.first(problem, every) == heuristic.first(problem, known)
+    assert heuristic.shortlist(problem, every) == heuristic.shortlist(problem, known)
+    best = ranking[0]
+    assert heuristic.explain(problem, every, best) == heuristic.explain(problem, known, best)
+    (other, *_) = [config for config in every if config not in known]
+    with pytest.raises(TilecastError, match=f"config {other} is no candidate for {problem}"):
+        heuristic.explain(problem, every, other)
+    with pytest.raises(TilecastError, match="no config suits"):
+        heuristic.first(problem, every.select([other]))
+    both = LearnedHeuristic(replace(small_model, families=families_in(every.table)))
+    assert both.candidates(problem) is every
+    assert set(both.rank(problem, every)) == set(every)
 
 
 @pytest.mark.parametrize("limit", [None, 3])
