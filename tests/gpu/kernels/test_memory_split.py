@@ -1,0 +1,186 @@
+"""A split of k through memory on a GPU: right for every k, in graphs, and behind other kernels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from compiled_kernels import compiled
+
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import broken_rules
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.launch import load_kernel
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+H200 = hardware("H200")
+CONFIGS = (
+    "memory_128x192x64_c2x1x5_s4_coop_o1_rm8",
+    "memory_64x16x64_c1x1x8_s12_coop_o1_rm8",
+    "memory_swap_64x48x64_c1x1x8_s12_coop_o1_rm8",
+    "memory_swap_128x64x64_c1x2x3_s8_coop_o1_rm8",
+    "memory_256x128x64_c1x2x3_s4_coop_o1_rm8",
+    "memory_192x128x64_c1x2x6_s4_coop_o1_rm8",
+    "memory_192x256x64_c1x1x2_s3_coop_o1_rm8",
+    "memory_128x208x64_c2x1x7_s4_coop_o1_rm8",
+    "memory_swap_256x96x64_c1x1x4_s4_coop_o1_rm8",
+)
+"""For bf16 as ``torch.nn.Linear`` stores it."""
+OTHERS = (
+    ("bf16:rcc", "memory_128x128x64_c2x1x7_s6_coop_o1_rm8"),
+    ("bf16:crr", "memory_128x64x64_c1x1x8_s8_coop_o1_rm8"),
+    ("fp16:rrr>fp32", "memory_192x128x64_c1x2x6_s4_coop_o1_rm8"),
+    ("bf16:rcr:bias+gelu", "memory_256x128x64_c1x2x3_s4_coop_o1_rm8"),
+    ("bf16:rcr:alpha+bias", "memory_swap_64x48x64_c1x1x8_s12_coop_o1_rm8"),
+    ("fp16:rcc:bias+relu", "memory_swap_128x64x64_c1x2x3_s8_coop_o1_rm8"),
+    ("e4m3:rcr>bf16", "memory_64x64x128_c1x1x4_s12_coop_o1_rm8"),
+    ("e4m3:rcr>bf16:row-scales+bias", "memory_128x224x128_c2x1x4_s4_coop_o1_rm8"),
+    ("e5m2:rcr>fp16@fp32:tensor-scales", "memory_swap_128x64x128_c1x1x8_s8_coop_o1_rm8"),
+)
+EXTENTS = (
+    *((1, 264, 2056), (37, 1112, 1032), (300, 520, 4104), (174, 312, 28880), (196, 2064, 4096)),
+    # Fewer stages than parts: some of these are empty.
+    *((40, 72, 8), (64, 80, 64), (200, 264, 136), (130, 200, 320)),
+)
+TOLERANCE, OF_FP8 = 5e-3, 2e-2
+"""Rounding to bf16 costs 2^-9 = 0.2% at most; a wrong element costs far more. Tensor cores keep 13
+bits of sums of fp8 behind the point."""
+
+
+def specs() -> dict[str, KernelSpec]:
+    found = [KernelSpec(parse_config(name), LINEAR_BF16) for name in CONFIGS]
+    found += [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in OTHERS]
+    found += [KernelSpec(spec.config, spec.operands, batched=True) for spec in found[::2]]
+    return {str(spec): spec for spec in found}
+
+
+SPECS = specs()
+PLAIN = [spec for spec in SPECS.values() if spec.operands == LINEAR_BF16 and not spec.batched]
+
+
+@pytest.fixture(scope="module")
+def objects() -> ObjectCache:
+    return compiled(SPECS.values())
+
+
+def expected(problem: GemmProblem, inputs: tuple) -> torch.Tensor:
+    """The result in float64."""
+    a, b, *values = inputs
+    operands = problem.operands
+    given = {
+        extra.name: value.double() if isinstance(value, torch.Tensor) else value
+        for extra, value in zip(operands.extras, values, strict=True)
+    }
+    result = a.double() @ b.double()
+    if operands.scales:
+        result = result * given["scale_a"].view(-1, 1) * given["scale_b"]
+    for step in operands.epilogue:
+        result = applied(step, result, given)
+    return result
+
+
+def error(out: torch.Tensor, reference: torch.Tensor) -> float:
+    """The norm of what is wrong over that of what is right; NaN where out has one."""
+    return (torch.linalg.norm(out.double() - reference) / torch.linalg.norm(reference)).item()
+
+
+def test_they_are_of_the_space() -> None:
+    for spec in SPECS.values():
+        assert not list(broken_rules(spec.config, spec.operands, H200)), spec
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_kind_is_right_on_ragged_problems(objects: ObjectCache, name: str) -> None:
+    """Also by the check that a collection makes."""
+    torch.manual_seed(0)
+    spec, wrong = SPECS[name], {}
+    launch = load_kernel(spec, objects)
+    for m, n, k in EXTENTS:
+        if spec.operands.a.dtype.bits == 8:
+            n, k = math.ceil(n / 16) * 16, math.ceil(k / 16) * 16
+        if spec.operands.layout == "crr":
+            m, k = math.ceil(m / 8) * 8, k + 1  # no stride is along k
+        if spec.operands.out.major == "col":
+            m = math.ceil(m / 8) * 8
+        problem = GemmProblem(m, n, k, 3 if spec.batched else 1, spec.operands)
+        a, b, *extras = inputs = random_inputs(problem)
+        out = poisoned_out(problem)
+        launch(a, b, out, *extras)
+        most = OF_FP8 if spec.operands.a.dtype.bits == 8 else TOLERANCE
+        if not (found := error(out, expected(problem, inputs))) <= most:
+            wrong[m, n, k] = found
+    assert wrong == {}
+    assert not GpuSession(objects, 0, lambda spec: None).check(spec)
+
+
+@pytest.mark.parametrize("spec", PLAIN, ids=str)
+def test_a_graph_replays_and_results_repeat_bit_for_bit(
+    objects: ObjectCache, spec: KernelSpec
+) -> None:
+    problem = GemmProblem(200, 520, 4104)
+    a, b = random_inputs(problem)
+    out, again = poisoned_out(problem), poisoned_out(problem)
+    launch = load_kernel(spec, objects)
+    launch(a, b, out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(a, b, out)
+        launch(a, b, again)
+    for _ in range(3):
+        a.normal_()
+        out.fill_(math.nan)
+        again.fill_(math.nan)
+        graph.replay()
+        assert error(out, expected(problem, (a, b))) <= TOLERANCE
+        assert torch.equal(out, again)
+
+
+@pytest.mark.parametrize("k", [1024, 64])
+@pytest.mark.parametrize("spec", PLAIN, ids=str)
+def test_a_chain_reads_what_the_kernel_before_it_wrote(
+    objects: ObjectCache, spec: KernelSpec, k: int
+) -> None:
+    """In a graph, where a kernel may begin while the one before it ends, in the same room.
+
+    With a k of one stage all parts but the first are empty, and store zeros without a load.
+    """
+    problem = GemmProblem(40, k, k)
+    a, b = random_inputs(problem)
+    b /= k**0.5
+    steps = [poisoned_out(problem) for _ in range(12)]
+    launch = load_kernel(spec, objects)
+    launch(a, b, steps[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for left, out in zip((a, *steps), steps, strict=False):
+            launch(left, b, out)
+    for _ in range(20):
+        for out in steps:
+            out.fill_(math.nan)
+        graph.replay()
+        for left, out in zip((a, *steps), steps, strict=False):
+            assert error(out, expected(problem, (left, b))) <= TOLERANCE
+
+
+def test_two_streams_have_rooms_of_their_own(objects: ObjectCache) -> None:
+    problem = GemmProblem(200, 1112, 4104)
+    work = [(torch.cuda.Stream(), *random_inputs(problem), poisoned_out(problem)) for _ in range(2)]
+    right = [expected(problem, (a, b)) for _, a, b, _ in work]
+    for spec in PLAIN:
+        launch = load_kernel(spec, objects)
+        for *_, out in work:
+            out.fill_(math.nan)
+        torch.cuda.synchronize()
+        for _ in range(10):
+            for stream, a, b, out in work:
+                with torch.cuda.stream(stream):
+                    launch(a, b, out)
+        torch.cuda.synchronize()
+        for (*_, out), reference in zip(work, right, strict=True):
+            assert error(out, reference) <= TOLERANCE, spec
