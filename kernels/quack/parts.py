@@ -1,4 +1,4 @@
-"""A split of k whose parts lie in memory: what is multiplied, and how it is launched."""
+"""A split of k whose parts lie in memory: what is multiplied, where, and how it is launched."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 from tilecast.heuristics.dtypes import dtype
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.spec import KernelSpec
+
+TOGETHER = 4
+"""Elements of one thread of the kernel that adds up, which lie side by side: 16 bytes of each part.
+Lines of a part have a multiple of them."""
 
 
 def parts_of(operands: GemmOperands) -> GemmOperands:
@@ -26,8 +30,13 @@ def launch_with_room(
     """
     import torch  # Only here: what compiles has none.
 
+    along = -1 if spec.operands.out.major == "row" else -2
+
     def launch(a: Any, b: Any, out: Any, *extras: Any) -> object:
-        room = torch.empty(parts * out.numel(), dtype=torch.float32, device=out.device)
+        length = out.shape[along]
+        line = -(-length // TOGETHER) * TOGETHER
+        size = parts * (out.numel() // length) * line
+        room = torch.empty(size, dtype=torch.float32, device=out.device)
         return function(a, b, out, (*extras, room), 1)
 
     return launch

@@ -26,15 +26,10 @@ from tilecast.kernels.spec import KernelSpec
 
 
 def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
-    """The object file of a kernel, which exports ``symbol``.
-
-    Raises:
-        NotImplementedError: rows of out begin anywhere, of which four elements are stored at once.
-    """
-    if spec.any_rows:
-        raise NotImplementedError("rows of out that begin anywhere: four elements are stored")
+    """The object file of a kernel, which exports ``symbol``."""
     config = cast("MemoryConfig", spec.config)
-    split = SplitGemm(PartsGemm(config, parts_of(spec.operands)), config, spec.operands)
+    product = PartsGemm(config, parts_of(spec.operands))
+    split = SplitGemm(product, config, spec.operands, spec.any_rows)
     return compile_gemm(split, spec, arch, symbol, room=True)
 
 

@@ -46,7 +46,7 @@ def measured(split, *target, **options):
     return content
 kernel.compile_gemm = measured
 for i, (text, name) in enumerate(json.loads(sys.argv[1])):
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i in (1, 3, 7))
+    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), i in (1, 3, 7), i in (1, 2, 6))
     Path(sys.argv[2], str(i)).write_bytes(FAMILIES["quack_sm90_memory"].compile(spec, "kernel"))
 """
 

@@ -199,13 +199,25 @@ def test_it_is_known_as_a_split_that_needs_no_cluster() -> None:
     assert tile.exchange[0] > 0 and tile.exchange[1] == 0
 
 
-@pytest.mark.parametrize("text", ["bf16:rcr", "bf16:rcr:bias", "e4m3:rcr>bf16:row-scales"])
-def test_it_is_launched_with_room_for_its_parts(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "shape", "numbers"),
+    [
+        ("bf16:rcr", (24, 40), 24 * 40),
+        ("bf16:rcr:bias", (3, 24, 40), 3 * 24 * 40),
+        ("e4m3:rcr>bf16:row-scales", (24, 48), 24 * 48),
+        # Of rows that begin anywhere each begins a multiple of four behind the one before.
+        ("bf16:rcr", (2, 25, 41), 2 * 25 * 44),
+        ("bf16:rcc", (25, 41), 28 * 41),
+    ],
+)
+def test_it_is_launched_with_room_for_its_parts(
+    text: str, shape: tuple[int, ...], numbers: int
+) -> None:
     """Behind all extras: float32, and as many numbers as out has for each part."""
     taken: list[tuple] = []
     operands = GemmOperands.parse(text)
     extras = tuple(torch.empty(40) for _ in operands.extras)
-    out = torch.empty(24, 40, dtype=torch.bfloat16)
+    out = torch.empty(shape, dtype=torch.bfloat16)
     FAMILY.launcher(lambda *given: taken.append(given), KernelSpec(PLAIN, operands), 0)(
         "a", "b", out, *extras
     )
@@ -213,4 +225,4 @@ def test_it_is_launched_with_room_for_its_parts(text: str) -> None:
     assert (a, b, clusters) == ("a", "b", 1) and c is out
     assert len(others) == len(extras)
     assert all(x is y for x, y in zip(others, extras, strict=True))
-    assert parts.dtype == torch.float32 and parts.numel() == 5 * 24 * 40
+    assert parts.dtype == torch.float32 and parts.numel() == 5 * numbers
