@@ -40,10 +40,12 @@ def expected(problems: Sequence[GemmProblem], configs: Sequence[KernelConfig]) -
     Returns:
         float64 array [problems, configs].
     """
-    ranker, known = replace(shipped_for(GPU).ranker, objective=ROBUST), set(configs)
+    model, known = shipped_for(GPU), set(configs)
+    ranker = replace(model.ranker, objective=ROBUST)
     found = np.empty((len(problems), len(configs)))
     for row, problem in zip(found, problems, strict=True):
-        others = [config for config in candidates(problem, GPU) if config not in known]
+        rivals = candidates(problem, GPU, families=model.families)
+        others = [config for config in rivals if config not in known]
         every = config_table((*configs, *others), LINEAR_BF16).all()
         row[:] = ranker.scores(featurize(problem, every, GPU))[: len(configs)]
     return found - found.min(1, keepdims=True)

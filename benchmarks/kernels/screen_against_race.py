@@ -35,7 +35,6 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import compile_all
-from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.learned import load_heuristic
@@ -56,9 +55,10 @@ GPU = hardware("H200")
 
 def entrants_of(problem: GemmProblem) -> list[KernelConfig]:
     """The kernels that are screened, in the order of the space."""
-    every = candidates(problem, GPU)
-    chosen = set(load_heuristic(GPU, LINEAR_BF16).rank(problem, every, limit=FIRST))
-    chosen |= set(space(LINEAR_BF16, GPU).configs[::EVERY])
+    heuristic = load_heuristic(GPU, LINEAR_BF16)
+    every = heuristic.candidates(problem)
+    chosen = set(heuristic.rank(problem, every, limit=FIRST))
+    chosen |= set(every.table.configs[::EVERY])
     return [config for config in every if config in chosen]
 
 

@@ -23,7 +23,7 @@ from tilecast.data_collection.problems.suites import LOCKED_PROBLEMS, suite
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, families_in
 from tilecast.models.evaluation.regret import HeldOut, by_rows, error_of_mean, regrets
 from tilecast.models.features.features import leading
 from tilecast.models.learning.fit_deferral import SLOWER, speed
@@ -65,7 +65,7 @@ def ask(heuristic: LearnedHeuristic, table: Table, gpu: Hardware) -> Asked:
     """Ask about all candidates of every problem."""
     picks, deferred, missing = [], [], 0
     for labels in table:
-        every = candidates(labels.problem, gpu)
+        every = heuristic.candidates(labels.problem)
         ranking = [*heuristic.rank(labels.problem, every, limit=SURVIVORS)]
         measured = [labels.configs.index(one) for one in ranking if one in labels.configs]
         missing += sum(one not in labels.configs for one in ranking[: max(SHOWN_K)])
@@ -140,7 +140,8 @@ def by_chance(table: Table, gpu: Hardware) -> int:
     """On how many problems the fastest kernel is one that was drawn: what was left out may win."""
     found = 0
     for labels in table:
-        every = candidates(labels.problem, gpu)
+        families = families_in(labels.candidates.table)
+        every = candidates(labels.problem, gpu, families=families)
         entrants, _ = leading(labels.problem, every, gpu, ENTRANTS)
         best = labels.configs[int(labels.cost("robust", truth=True).argmin())]
         found += every.index(best) not in entrants

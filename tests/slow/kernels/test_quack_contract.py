@@ -192,7 +192,7 @@ print(ConvertedA.owns_a_layout, ConvertedA.aux, ConvertedA.promote, ConvertedA.t
 
 def test_resources_are_what_quack_chooses(ask: Ask) -> None:
     """Warp groups, and registers at least as many; also that all knobs arrive."""
-    whole: Any = space(LINEAR_BF16, GPUS[0]).configs
+    whole: Any = space(LINEAR_BF16, GPUS[0], [QUACK_SM90.name]).configs
     configs = [c for c in whole if c.ctas_per_sm == 1][::40]
     code = f"""
 import cutlass
@@ -323,7 +323,7 @@ def test_threads_share_evenly_what_they_store() -> None:
     kinds = ("bf16:rcr", "bf16xint8:rcr>fp32", "int8:rcr>int32", "bf16:rcr:row-groups")
     for text in (*kinds, "bf16:rcr:silu-mul", "bf16:rcr:alpha+beta-c"):
         operands = GemmOperands.parse(text)
-        whole: Any = space(operands, GPUS[0]).configs
+        whole: Any = space(operands, GPUS[0], [QUACK_SM90.name]).configs
         c = QUACK_SM90.geometry(whole)
         rows, columns = resources.epilogue_tile(c, operands)
         storing = c.warp_groups // np.where(c.ping_pong, 2, 1)
