@@ -104,8 +104,8 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
 
 @rule(
     PROBLEM,
-    f"all CTAs run at once, and on {LEAST_FILL} of the SMs: of more tiles the GPU is full without "
-    "a split, and of fewer CTAs clusters of them find room",
+    f"all CTAs run at once, and on at least {LEAST_FILL} of the SMs: more tiles fill the GPU "
+    "without a split, and fewer CTAs find room as clusters",
 )
 def _one_wave(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     rows, columns = tiles(c, problem)
