@@ -39,7 +39,8 @@ HALF_EMPTY = (
     *((174, 312, 28880), (196, 2064, 26464), (144, 1168, 27816), (223, 480, 25216)),
     *((187, 4560, 17032), (192, 1592, 23208), (256, 512, 16384), (97, 360, 24088)),
 )
-"""Where a split through memory was faster than all of the other family (models/EXPERIMENTS.md)."""
+"""Where the fastest of the other family leaves SMs idle and loses to cuBLAS (models/EXPERIMENTS.md,
+Half-empty GPUs)."""
 
 
 @pytest.mark.parametrize("text", ["bf16:rcr", "fp16:rrc:bias+gelu", "e4m3:rcr>bf16:row-scales"])
