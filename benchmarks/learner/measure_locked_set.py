@@ -1,10 +1,11 @@
 """Measures the locked set on all GPUs of this host, for ``locked_set.py``.
 
 ``python benchmarks/learner/measure_locked_set.py STORE --budget 150``; the same command resumes.
-With a new store, as other versions of kernels want, only what `DATA` lacks is measured. No model
-has a say in what is measured: of each problem the first candidates by the analytic time, and a few
-others by chance. To have fewer kernels to compile, only those are taken that are among the very
-first of some problem, and only problems of `LINEAR_BF16`.
+With a new store, as other versions of kernels want, only what `DATA` lacks is measured: problems
+that it has no times of, or none of a family of which kernels are chosen. No model has a say in what
+is measured: of each problem the first candidates by the analytic time, and a few others by chance.
+To have fewer kernels to compile, only those are taken that are among the very first of some
+problem, and only problems of `LINEAR_BF16`.
 """
 
 import argparse
@@ -15,11 +16,17 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tilecast.data_collection.dataset.dataset import joined, read_dataset, write_dataset
+from tilecast.data_collection.dataset.dataset import (
+    Dataset,
+    is_reference,
+    joined,
+    read_dataset,
+    write_dataset,
+)
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run.collect import CollectOptions, collect, target_gpu
@@ -29,6 +36,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.models.features.features import leading
 from tilecast.models.runtime.ranker import ENTRANTS
@@ -66,10 +74,19 @@ class Chosen:
         return every.take(leading(problem, every, self.gpu, len(every))[0])
 
 
-def lacking(rows: pd.DataFrame) -> tuple[GemmProblem, ...]:
-    """The problems that no row is of."""
-    known = {*rows[["m", "n", "k"]].itertuples(index=False, name=None)}
-    return tuple(problem for problem in PROBLEMS if (problem.m, problem.n, problem.k) not in known)
+def lacking(data: Dataset, choose: Chosen) -> tuple[GemmProblem, ...]:
+    """The problems of which data have no time of some family whose kernels are chosen."""
+    kernels: Any = data.rows[~is_reference(data.rows)]
+    known: dict[tuple[int, int, int], set[str]] = {}
+    for *extents, config in kernels[["m", "n", "k", "config"]].itertuples(index=False, name=None):
+        known.setdefault(tuple(extents), set()).add(parse_config(config).family)
+
+    def complete(problem: GemmProblem) -> bool:
+        chosen = choose(problem, candidates(problem, choose.gpu))
+        found = known.get((problem.m, problem.n, problem.k), set())
+        return {config.family for config in chosen} <= found
+
+    return tuple(problem for problem in PROBLEMS if not complete(problem))
 
 
 def show(progress: Progress) -> None:
@@ -89,14 +106,15 @@ def main() -> None:
 
     gpu, count = target_gpu(0, None), torch.cuda.device_count()
     known = read_dataset(DATA)
-    left = lacking(known.rows)
+    choose = Chosen(PROBLEMS, gpu)
+    left = lacking(known, choose)
     wanted = CollectOptions(
         left,
         options.store,
         ObjectCache(default_root()),
         gpu,
         tuple(range(count)),
-        Chosen(PROBLEMS, gpu),
+        choose,
         workers=max(1, len(os.sched_getaffinity(0)) - count),
         seconds=options.budget,
         tell=print,

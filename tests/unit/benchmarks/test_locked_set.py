@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import learner_tables
@@ -59,10 +60,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_only_problems_are_measured_that_the_data_lack(data: Path) -> None:
-    rows = read_dataset(data).rows
-    every = lacking(rows.iloc[:0])
+    known, choose = read_dataset(data), Chosen(PROBLEMS, GPU)
+    every = lacking(replace(known, rows=known.rows.iloc[:0]), choose)
     assert [*every[: len(PROBLEMS)]] == PROBLEMS
-    assert lacking(rows) == every[len(PROBLEMS) :]
+    assert lacking(known, choose) == every[len(PROBLEMS) :]
+
+
+def test_problems_are_measured_anew_of_which_a_chosen_family_has_no_time(data: Path) -> None:
+    known, choose = read_dataset(data), Chosen(PROBLEMS, GPU)
+    apart = known.rows["config"].str.startswith("memory_").fillna(False)
+    grown = {*replace(known, rows=known.rows[apart]).problems()}
+    assert 0 < len(grown) < len(PROBLEMS)
+    without = replace(known, rows=known.rows[~apart])
+    assert {*lacking(without, choose)} == {*lacking(known, choose), *grown}
 
 
 def test_no_model_chooses_what_is_measured_and_few_kernels_are_compiled() -> None:
