@@ -12,7 +12,7 @@ from compiled_kernels import compiled
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import COLUMN, LINEAR_BF16, ROW, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import broken_rules
 from tilecast.kernels.families import parse_config
@@ -99,28 +99,50 @@ def test_they_are_of_the_space() -> None:
         assert not list(broken_rules(spec.config, spec.operands, H200)), spec
 
 
+def drawn(problem: GemmProblem, any_rows: bool) -> tuple[tuple, torch.Tensor, torch.Tensor]:
+    """Inputs, an out full of NaN, and what that lies in, with one element more at either end.
+
+    With ``any_rows`` out is shorter by one along what is contiguous, and has no gaps.
+    """
+    a, b, *extras = random_inputs(problem)
+    m, n, row_major = problem.m, problem.n, problem.operands.out.major == "row"
+    if any_rows:
+        m, n = (m, n - 1) if row_major else (m - 1, n)
+    a, b = a[..., :m, :], b[..., :n]
+    shortened = {ROW: slice(n), COLUMN: slice(m)}
+    kinds = (extra.kind for extra in problem.operands.extras)
+    extras = [
+        one[shortened[kind]] if kind in shortened else one
+        for kind, one in zip(kinds, extras, strict=True)
+    ]
+    # Sixteen bytes in front, or one element.
+    before = 1 if any_rows else 8
+    dtype = getattr(torch, problem.operands.out.dtype.torch)
+    whole = torch.full((before + problem.batch * m * n + 1,), math.nan, dtype=dtype, device="cuda")
+    strides = (m * n, *((n, 1) if row_major else (1, m)))[-a.ndim :]
+    return (a, b, *extras), whole.as_strided((*a.shape[:-1], n), strides, before), whole
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_every_kind_is_right_on_ragged_problems(objects: ObjectCache, name: str) -> None:
     """Also by the check that a collection makes."""
     torch.manual_seed(0)
     spec, wrong = SPECS[name], {}
-    launch = load_kernel(spec, objects)
+    operands, launch = spec.operands, load_kernel(spec, objects)
+    most = OF_FP8 if operands.a.dtype.bits == 8 else TOLERANCE
+    step = 16 if operands.a.dtype.bits == 8 else 8
     for m, n, k in EXTENTS:
-        if spec.operands.a.dtype.bits == 8:
-            n, k = math.ceil(n / 16) * 16, math.ceil(k / 16) * 16
-        if spec.operands.layout == "crr":
-            m, k = math.ceil(m / 8) * 8, k + 1  # no stride is along k
-        if spec.operands.out.major == "col":
-            m = math.ceil(m / 8) * 8 - spec.any_rows
-        elif spec.operands.layout == "rcr":  # else rows of B are as long as those of out
-            n -= spec.any_rows
-        problem = GemmProblem(m, n, k, 3 if spec.batched else 1, spec.operands)
-        a, b, *extras = inputs = random_inputs(problem)
-        out = poisoned_out(problem)
-        launch(a, b, out, *extras)
-        most = OF_FP8 if spec.operands.a.dtype.bits == 8 else TOLERANCE
-        if not (found := error(out, expected(problem, inputs))) <= most:
-            wrong[m, n, k] = found
+        if "col" in (operands.a.major, operands.out.major):
+            m = math.ceil(m / step) * step
+        n, k = math.ceil(n / step) * step, math.ceil(k / step) * step
+        k += operands.layout == "crr"  # no stride is along k
+        problem = GemmProblem(m, n, k, 3 if spec.batched else 1, operands)
+        inputs, out, whole = drawn(problem, spec.any_rows)
+        launch(*inputs[:2], out, *inputs[2:])
+        found = error(out, expected(problem, inputs))
+        untouched = int(whole.isnan().sum()) == whole.numel() - out.numel()
+        if not (found <= most and untouched):
+            wrong[m, n, k] = found, untouched
     assert wrong == {}
     assert not GpuSession(objects, 0, lambda spec: None).check(spec)
 
