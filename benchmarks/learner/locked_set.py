@@ -11,6 +11,7 @@ is written down in the result, with date, commit and the model's digest.
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -164,6 +165,10 @@ def scored(model: Path | None, table: Table, gpu: Hardware) -> Row:
         "bars": {power: bars(by_group) for power, by_group in found.items()},
         "noise_floor": {power: noise_floor(table, power) for power in OBJECTIVES},
         "best was drawn by chance": by_chance(table, gpu),
+        "families of the best": Counter(
+            labels.configs[int(labels.cost("robust", truth=True).argmin())].family
+            for labels in table
+        ),
         "not measured of the first five": missing,
     }
 
