@@ -13,7 +13,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.learning.labels import label_table
 
-LABELS = "f5495d2a4507812aadfe3bbaf3c3d6eb87f2ccbfa26f90348eb89577d22f2400"
+LABELS = "094cd6312cebafcb4d7bb3e433a0e5d93255d335a0fd2f90cd3c6b642a1182a7"
 """SHA-256 of the labels when the data set was collected: problems, configs, times."""
 
 
