@@ -232,7 +232,7 @@ def test_what_the_hook_recorded_is_ranked_and_compiled(
         problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
         expected = [prediction.config.name for prediction in shortlist(Settings(2), problem, gpu)]
         assert [entry["config"] for entry in found["ranking"]] == expected
-        assert found["candidates"] == len(candidates(problem, gpu, families=["quack_sm90"]))
+        assert found["candidates"] == len(candidates(problem, gpu))
     path.write_text("m,n,k,batch,operands\n" + lines[0])
     done = answer("compile", "--problems", str(path), "-k", "1", "--cache", str(tmp_path / "c"))
     first = document["problems"][0]["ranking"][0]["config"]
