@@ -80,7 +80,9 @@ def report_lines(
         gpus = (one.found for one in findings if one.subject == "gpu" and one.works)
         yield f"Everything works here: kernels run on {', '.join(gpus)}."
     elif document["usable"]:
-        yield "Here predict, compile, train, evaluate and report work."
+        draws = any(one.subject == "plotly" and one.works for one in findings)
+        last = "train, evaluate and report" if draws else "train and evaluate"
+        yield f"Here predict, compile, {last} work."
         yield "Kernels do not run here, so collect, tune and campaign do not work: see below."
     else:
         yield "tilecast does not work here: see what is NEEDED."

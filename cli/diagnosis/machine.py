@@ -46,6 +46,7 @@ PACKAGES = {
     "pandas": True,
     "pyarrow": True,
     "nvidia-matmul-heuristics": False,
+    "plotly": False,
 }
 """Distributions, and whether tilecast needs them."""
 PROPRIETARY = ("nvidia-cutlass-dsl", "nvidia-matmul-heuristics")

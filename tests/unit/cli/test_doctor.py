@@ -13,7 +13,9 @@ from fixtures import change_manifest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from tilecast.cli.commands.doctor import report_lines
 from tilecast.cli.diagnosis import machine
+from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.diagnosis.problem import check_settings
 from tilecast.cli.diagnosis.torch_facts import TorchFacts
 from tilecast.cli.diagnosis.torch_operators import SUBJECT, compare
@@ -42,6 +44,20 @@ def test_this_machine_is_usable(answer: Callable[..., dict], shipped: Path, tmp_
         assert subjects[name]["works"], subjects[name]
     assert subjects["model"]["found"] == shipped.name
     assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("plotly", "works"),
+    [
+        (True, "predict, compile, train, evaluate and report"),
+        (False, "predict, compile, train and evaluate"),
+    ],
+    ids=["drawn", "without plotly"],
+)
+def test_reports_are_said_to_work_where_they_can_be_drawn(plotly: bool, works: str) -> None:
+    found = [Finding("plotly", "6.3.0" if plotly else "not installed", plotly, needed=False)]
+    document = {"usable": True, "runs_kernels": False}
+    assert next(report_lines(found, (), None, document)) == f"Here {works} work."
 
 
 def test_models(shipped: Path) -> None:
