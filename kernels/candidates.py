@@ -233,9 +233,11 @@ def remembered(
         columns = family_space(family, problem.operands, hardware).columns
         excluded = np.zeros(len(columns), bool)
         for rule in family.problem_rules:
-            excluded |= rule.broken(columns, problem, hardware)
+            excluded |= rule.breaks(columns, problem, hardware)
+            if excluded.all():  # of a family for few tiles soon, mostly
+                break
         for rule in family.invariant_rules if invariant else ():
-            excluded |= rule.broken(columns, problem.operands, hardware)
+            excluded |= rule.breaks(columns, problem.operands, hardware)
         broken.append(excluded)
     table = _space(problem.operands, hardware, families)
     return Candidates(table, np.flatnonzero(~np.concatenate(broken)))

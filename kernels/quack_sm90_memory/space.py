@@ -128,13 +128,13 @@ def _long_parts(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken
 
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
-    *idle_rules(AXES.tile_m, AXES.tile_n, AXES.rasters[0], SWIZZLE),
+    _long_parts,
     _one_wave,
     _wide_tile,
-    _long_parts,
+    *idle_rules(AXES.tile_m, AXES.tile_n, AXES.rasters[0], SWIZZLE),
     l2_traffic,
 )
-"""What arithmetic excludes for one problem."""
+"""What arithmetic excludes for one problem, and first what leaves nothing of most problems."""
 
 
 @rule(INVARIANT, "CTAs that split k round where their parts end")
