@@ -78,7 +78,7 @@ SHIPPED := '2000 bf16:rcr' '1000 bf16:rcr:bias' '300 bf16:rrr' '300 bf16:crr' '2
 	'200 e4m3:rcr>bf16:row-scales' '200 e4m3:rcr>bf16@fp32:row-scales' \
 	'200 bf16:rcr:row-groups' '80 bf16:rrr:row-groups' '80 bf16:crr:k-groups'
 
-build/shipped.zip: .venv/.with-dev Makefile $(wildcard kernels/quack/*.py kernels/quack_sm90/*.py models/artifacts/H200/* models/artifacts/H200/*/*)
+build/shipped.zip: .venv/.with-dev Makefile $(wildcard kernels/quack*/*.py models/artifacts/H200/* models/artifacts/H200/*/*)
 	rm -rf build/objects
 	for kind in $(SHIPPED); do \
 		$(BIN)/tilecast compile --common $${kind%% *} --operands "$${kind#* }" \
