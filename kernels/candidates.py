@@ -234,7 +234,7 @@ def remembered(
         excluded = np.zeros(len(columns), bool)
         for rule in family.problem_rules:
             excluded |= rule.breaks(columns, problem, hardware)
-            if excluded.all():  # of a family for few tiles soon, mostly
+            if excluded.all():  # Most problems have none of a family for few tiles.
                 break
         for rule in family.invariant_rules if invariant else ():
             excluded |= rule.breaks(columns, problem.operands, hardware)

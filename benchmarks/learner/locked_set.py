@@ -76,6 +76,11 @@ def ask(heuristic: LearnedHeuristic, table: Table, gpu: Hardware) -> Asked:
     return Asked(found, np.array(deferred), missing)
 
 
+def fastest(labels: ProblemLabels, power: str) -> int:
+    """Which of a problem's configs is the fastest, by the times that scores count."""
+    return int(labels.cost(power, truth=True).argmin())
+
+
 def masks(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
     """Which problems are reported together, by name; bool [problems]."""
     sources = [row[-1] for row in json.loads(LOCKED_PROBLEMS.read_text())]
@@ -104,8 +109,7 @@ def of_group(asked: Asked, table: Table, wanted: np.ndarray) -> Row:
     power = asked.picks.objective
     lost = regrets(HeldOut(asked.picks.heuristic, power, tuple(picks)), table)
     over = [labels.library_over(power) for labels in table]
-    fastest = [labels.cost(power, truth=True).argmin() for labels in table]
-    best = [one[at] for one, at in zip(over, fastest, strict=True)]
+    best = [one[fastest(labels, power)] for one, labels in zip(over, table, strict=True)]
     first = [one[pick[0]] for one, pick in zip(over, picks, strict=True)]
     never = np.zeros(len(table), bool)
     return {
@@ -144,7 +148,7 @@ def by_chance(table: Table, gpu: Hardware) -> int:
         families = families_in(labels.candidates.table)
         every = candidates(labels.problem, gpu, families=families)
         entrants, _ = leading(labels.problem, every, gpu, ENTRANTS)
-        best = labels.configs[int(labels.cost("robust", truth=True).argmin())]
+        best = labels.configs[fastest(labels, "robust")]
         found += every.index(best) not in entrants
     return found
 
@@ -166,8 +170,7 @@ def scored(model: Path | None, table: Table, gpu: Hardware) -> Row:
         "noise_floor": {power: noise_floor(table, power) for power in OBJECTIVES},
         "best was drawn by chance": by_chance(table, gpu),
         "families of the best": Counter(
-            labels.configs[int(labels.cost("robust", truth=True).argmin())].family
-            for labels in table
+            labels.configs[fastest(labels, "robust")].family for labels in table
         ),
         "not measured of the first five": missing,
     }
