@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from compiled_kernels import check_sources
+from compiled_kernels import compiled_alone
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -17,6 +13,7 @@ from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.objects.entry import read_resources
 from tilecast.kernels.quack.parts import parts_of
 from tilecast.kernels.quack_sm90 import resources
+from tilecast.kernels.spec import KernelSpec
 
 FAMILY = FAMILIES["quack_sm90_memory"]
 SAMPLE = (
@@ -29,38 +26,18 @@ SAMPLE = (
     ("e4m3:rcr>bf16:row-scales+bias", "memory_128x224x128_c2x1x4_s4_coop_o1_rm8"),
     ("e5m2:rcr>fp16@fp32:tensor-scales", "memory_swap_128x64x128_c1x1x8_s8_coop_o1_rm8"),
 )
-COMPILE = """
-import json, sys
-from tilecast.kernels.quack_sm90_memory import kernel
-print(*sys.modules, flush=True)
-from pathlib import Path
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.families import FAMILIES, parse_config
-from tilecast.kernels.spec import KernelSpec
-
-whole = kernel.compile_gemm
-def measured(split, *target, **options):
-    content = whole(split, *target, **options)
-    laid_out = split.product.shared_storage.size_in_bytes(), split.product.cluster_shape_mnk
-    print(json.dumps(laid_out), flush=True)
-    return content
-kernel.compile_gemm = measured
-for i, (text, name) in enumerate(json.loads(sys.argv[1])):
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), i in (1, 3, 7), i in (1, 2, 6))
-    Path(sys.argv[2], str(i)).write_bytes(FAMILIES["quack_sm90_memory"].compile(spec, "kernel"))
-"""
 
 
 def test_kernels_compile_and_take_what_is_stated(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COMPILE, json.dumps(SAMPLE), str(tmp_path)]
-    environment = os.environ | FAMILY.environment
-    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    loaded, *lines = run.stdout.splitlines()
-    check_sources(FAMILY.compiler, loaded)
-    for i, (line, (text, name)) in enumerate(zip(lines, SAMPLE, strict=True)):
-        config, operands = parse_config(name), GemmOperands.parse(text)
+    specs = [
+        KernelSpec(parse_config(name), GemmOperands.parse(text), i in (1, 3, 7), i in (1, 2, 6))
+        for i, (text, name) in enumerate(SAMPLE)
+    ]
+    wanted = "gemm.shared_storage.size_in_bytes(), gemm.cluster_shape_mnk"
+    found = compiled_alone(FAMILY.name, specs, wanted, tmp_path)
+    for i, ((smem, cluster), spec) in enumerate(zip(found, specs, strict=True)):
+        config, operands, name = spec.config, spec.operands, spec.config.name
         assert not list(broken_rules(config, operands, hardware("H200"))), name
-        smem, cluster = json.loads(line)
         c = FAMILY.geometry([config])
         # The rest is the barriers', which the DSL adds.
         stated = resources.smem_bytes(c, parts_of(operands))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from compiled_kernels import check_sources
+from compiled_kernels import compiled_alone
 from processes import printed, started
 
 from tilecast.heuristics.operands import GemmOperands
@@ -17,6 +13,7 @@ from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.objects.entry import read_resources
 from tilecast.kernels.quack_sm100 import resources
 from tilecast.kernels.quack_sm100.space import TENSOR_COLUMNS
+from tilecast.kernels.spec import KernelSpec
 
 SAMPLE = (
     ("bf16:rcr", "sm100_128x256x64_c2x1_s6_rm8"),
@@ -37,39 +34,19 @@ SAMPLE = (
     ("fp16:rrc:alpha", "swap_sm100_64x16x64_c1x1x8_s12_rm8"),
     ("e4m3:rcr>bf16:row-scales+bias", "sm100_128x512x128_c2x1x3_s3_rm8"),
 )
-COMPILE = """
-import json, sys
-from tilecast.kernels.quack_sm100 import kernel
-print(*sys.modules, flush=True)
-from pathlib import Path
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.families import FAMILIES, parse_config
-from tilecast.kernels.spec import KernelSpec
-
-whole = kernel.compile_gemm
-def measured(kernels, *target, **options):
-    content = whole(kernels, *target, **options)
-    gemm = getattr(kernels, "product", kernels)
-    laid_out = gemm.shared_storage.size_in_bytes(), gemm.use_2cta_instrs, gemm.num_tmem_alloc_cols
-    print(json.dumps(laid_out), flush=True)
-    return content
-kernel.compile_gemm = measured
-for i, (text, name) in enumerate(json.loads(sys.argv[1])):
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i in (1, 3, 11, 15))
-    Path(sys.argv[2], str(i)).write_bytes(FAMILIES["quack_sm100"].compile(spec, "kernel"))
-"""
 
 
 def test_kernels_compile_for_blackwell_and_take_what_is_stated(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COMPILE, json.dumps(SAMPLE), str(tmp_path)]
-    environment = os.environ | FAMILIES["quack_sm100"].environment
-    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    loaded, *lines = run.stdout.splitlines()
-    check_sources(FAMILIES["quack_sm100"].compiler, loaded)
-    for i, (line, (text, name)) in enumerate(zip(lines, SAMPLE, strict=True)):
-        smem, pairs, columns = json.loads(line)
-        c = FAMILIES["quack_sm100"].geometry([parse_config(name)])
-        stated = resources.smem_bytes(c, GemmOperands.parse(text))
+    specs = [
+        KernelSpec(parse_config(name), GemmOperands.parse(text), batched=i in (1, 3, 11, 15))
+        for i, (text, name) in enumerate(SAMPLE)
+    ]
+    wanted = "gemm.shared_storage.size_in_bytes(), gemm.use_2cta_instrs, gemm.num_tmem_alloc_cols"
+    found = compiled_alone("quack_sm100", specs, wanted, tmp_path)
+    for i, ((smem, pairs, columns), spec) in enumerate(zip(found, specs, strict=True)):
+        name = spec.config.name
+        c = FAMILIES["quack_sm100"].geometry([spec.config])
+        stated = resources.smem_bytes(c, spec.operands)
         # The rest is the barriers', which the DSL adds.
         assert stated == smem + resources.ALIGNMENT, name
         assert pairs == resources.pairs(c)
