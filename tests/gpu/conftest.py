@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from compiled_kernels import Kernels, compiled
+from torch._inductor import config as inductor_config
 from variants import share_ptxas
 
 from tilecast.heuristics.config import KernelConfig
@@ -91,6 +92,17 @@ def gpu_with_a_model() -> None:
         load_heuristic(hardware(torch.cuda.get_device_name()), LINEAR_BF16)
     except TilecastError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def cpp_wrapper() -> Iterator[None]:
+    """Inside, Inductor writes C++ instead of Python, where that can be compiled."""
+    with inductor_config.patch(cpp_wrapper=True):
+        try:
+            torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(16, device="cuda"))
+        except Exception as error:
+            pytest.skip(f"no C++ wrapper can be compiled here: {error}")
+        yield
 
 
 @pytest.fixture

@@ -677,17 +677,6 @@ def test_gradients_behind_a_relu_that_is_fused(compiled: Callable) -> None:
         assert _error(mine, theirs) < 5 * TOLERANCE
 
 
-@pytest.fixture
-def cpp_wrapper() -> Iterator[None]:
-    """Inside, Inductor writes C++ instead of Python, where that can be compiled."""
-    with config.patch(cpp_wrapper=True):
-        try:
-            torch.compile(lambda x: x + 1, fullgraph=True)(_bf16(16))
-        except Exception as error:
-            pytest.skip(f"no C++ wrapper can be compiled here: {error}")
-        yield
-
-
 def _calls_from_cpp(code: str) -> int:
     """Calls of our operator in C++, as PyTorch writes them until 2.11 and since."""
     spelled = ('findSchemaOrThrow("tilecast::launch"', '("torch.ops.tilecast.launch.default")')

@@ -11,6 +11,7 @@ import invariance
 import pytest
 import torch
 from compiled_kernels import compiled
+from on_gpu.launches import launch_on_streams, replayed_chain
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -189,32 +190,14 @@ def test_a_chain_reads_what_the_kernel_before_it_wrote(
     b /= 32
     steps = [torch.full((40, 1024), math.nan, dtype=a.dtype, device="cuda") for _ in range(12)]
     for position, config in enumerate(kernels.configs):
-        kernel = kernels.config(position)
-        kernel(a, b, steps[0])
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for left, out in zip((a, *steps), steps, strict=False):
-                kernel(left, b, out)
-        for _ in range(10):
-            for out in steps:
-                out.fill_(math.nan)
-            graph.replay()
-            for left, out in zip((a, *steps), steps, strict=False):
-                assert relative_error(out, left, b) <= TOLERANCE, config
+        for left, out in replayed_chain(kernels.config(position), a, b, steps, 10):
+            assert relative_error(out, left, b) <= TOLERANCE, config
 
 
 def test_two_streams_do_not_meet(kernels: Kernels, relative_error: Error) -> None:
     work = [(torch.cuda.Stream(), *_operands(200, 1112, 4104)) for _ in range(2)]
     for position, config in enumerate(kernels.configs):
-        kernel = kernels.config(position)
-        for _, _, _, out in work:
-            out.fill_(math.nan)
-        torch.cuda.synchronize()
-        for _ in range(10):
-            for stream, a, b, out in work:
-                with torch.cuda.stream(stream):
-                    kernel(a, b, out)
-        torch.cuda.synchronize()
+        launch_on_streams(kernels.config(position), work)
         for _, a, b, out in work:
             assert relative_error(out, a, b) <= TOLERANCE, config
 

@@ -47,33 +47,24 @@ def _error(found: torch.Tensor, right: torch.Tensor) -> float:
     return (torch.linalg.norm(found.float() - right) / torch.linalg.norm(right)).item()
 
 
-def _skip_without_cpp() -> None:
-    with config.patch(cpp_wrapper=True):
-        try:
-            torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(16, device="cuda"))
-        except Exception as error:
-            pytest.skip(f"no C++ wrapper can be compiled here: {error}")
-
-
-@pytest.mark.parametrize(
-    ("cpp_wrapper", "fuse"), [(False, True), (False, False), (True, True)], ids=str
-)
-def test_both_products_run_tilecast_kernels_for_any_spread(cpp_wrapper: bool, fuse: bool) -> None:
+@pytest.mark.parametrize(("cpp", "fuse"), [(False, True), (False, False), (True, True)], ids=str)
+def test_both_products_run_tilecast_kernels_for_any_spread(
+    request: pytest.FixtureRequest, cpp: bool, fuse: bool
+) -> None:
     """Whether or not the gate is part of the first, which its time decides."""
-    if cpp_wrapper:
-        _skip_without_cpp()
+    if cpp:
+        request.getfixturevalue("cpp_wrapper")
     torch._dynamo.reset()
     counters.clear()
     tensors = _tensors()
-    settings = SETTINGS | {"cpp_wrapper": cpp_wrapper}
-    with installed(3, fuse=fuse), fresh_cache(), config.patch(settings), torch.no_grad():
+    with installed(3, fuse=fuse), fresh_cache(), config.patch(SETTINGS), torch.no_grad():
         layer: Callable = torch.compile(_experts, fullgraph=True)
         result, codes = run_and_get_code(layer, *tensors)
         assert _error(result, _exact(*tensors)) < 1e-2
         for ends in (group_ends(ROWS, EXPERTS), torch.tensor([0] * 15 + [ROWS], dtype=torch.int32)):
             others = (*tensors[:3], ends.cuda())
             assert _error(layer(*others), _exact(*others)) < 1e-2
-    calls = ("tilecast::launch", "tilecast.launch") if cpp_wrapper else ("StaticMatmul.named",)
+    calls = ("tilecast::launch", "tilecast.launch") if cpp else ("StaticMatmul.named",)
     assert sum(map(codes[-1].count, calls)) >= 2
     assert counters["tilecast"]["problems"] == 2
     assert not [event for event in counters["tilecast"] if event.startswith("failed")]

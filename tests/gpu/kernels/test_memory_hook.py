@@ -15,6 +15,7 @@ from tilecast.inductor_hook import installed
 
 M, N, K = 256, 512, 16384
 KERNEL = "memory_64x128x64_c2x1x8_s8_coop_o1_rm8"
+SETTINGS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TILECAST"}
 TOLERANCE = 1e-2
 """Rounding to bf16 costs 2^-8 = 0.4% at most, twice with a bias; a wrong element far more."""
 
@@ -35,14 +36,6 @@ def afresh(gpu_with_a_model: None) -> None:
     counters.clear()
 
 
-def _settings(cpp_wrapper: bool = False) -> dict[str, object]:
-    return {
-        "max_autotune_gemm": True,
-        "max_autotune_gemm_backends": "TILECAST",
-        "cpp_wrapper": cpp_wrapper,
-    }
-
-
 def _bf16(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
@@ -56,21 +49,15 @@ def _failures() -> list[str]:
     return [event for event in counters["tilecast"] if event.startswith("failed")]
 
 
-def _skip_without_cpp() -> None:
-    with config.patch(cpp_wrapper=True):
-        try:
-            torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(16, device="cuda"))
-        except Exception as error:
-            pytest.skip(f"no C++ wrapper can be compiled here: {error}")
-
-
 @pytest.mark.parametrize("bias", [False, True], ids=["bare", "bias"])
-@pytest.mark.parametrize("cpp_wrapper", [False, True], ids=["Python", "C++"])
-def test_generated_code_calls_it(named: Path, cpp_wrapper: bool, bias: bool) -> None:
-    if cpp_wrapper:
-        _skip_without_cpp()
+@pytest.mark.parametrize("cpp", [False, True], ids=["Python", "C++"])
+def test_generated_code_calls_it(
+    request: pytest.FixtureRequest, named: Path, cpp: bool, bias: bool
+) -> None:
+    if cpp:
+        request.getfixturevalue("cpp_wrapper")
     operands = _bf16(M, K), _bf16(N, K), *([_bf16(N)] if bias else [])
-    with installed(1, choices=str(named)), fresh_cache(), config.patch(_settings(cpp_wrapper)):
+    with installed(1, choices=str(named)), fresh_cache(), config.patch(SETTINGS):
         function = torch.compile(F.linear, fullgraph=True)
         found, codes = run_and_get_code(function, *operands)
     assert KERNEL in codes[-1]
@@ -80,7 +67,7 @@ def test_generated_code_calls_it(named: Path, cpp_wrapper: bool, bias: bool) -> 
 
 def test_a_graph_replays_it_on_new_inputs(named: Path) -> None:
     weight, bias = _bf16(N, K), _bf16(N)
-    with installed(1, choices=str(named)), fresh_cache(), config.patch(_settings()):
+    with installed(1, choices=str(named)), fresh_cache(), config.patch(SETTINGS):
         function = torch.compile(F.linear, mode="max-autotune", fullgraph=True)
         for _ in range(5):
             x = _bf16(M, K)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compiled_kernels import compiled
+from on_gpu.launches import launch_on_streams, replayed_chain
 
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs
@@ -182,18 +183,8 @@ def test_a_chain_reads_what_the_kernel_before_it_wrote(
     a, b = random_inputs(problem)
     b /= k**0.5
     steps = [poisoned_out(problem) for _ in range(12)]
-    launch = load_kernel(spec, objects)
-    launch(a, b, steps[0])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for left, out in zip((a, *steps), steps, strict=False):
-            launch(left, b, out)
-    for _ in range(20):
-        for out in steps:
-            out.fill_(math.nan)
-        graph.replay()
-        for left, out in zip((a, *steps), steps, strict=False):
-            assert error(out, expected(problem, (left, b))) <= TOLERANCE
+    for left, out in replayed_chain(load_kernel(spec, objects), a, b, steps, 20):
+        assert error(out, expected(problem, (left, b))) <= TOLERANCE
 
 
 def test_two_streams_have_rooms_of_their_own(objects: ObjectCache) -> None:
@@ -201,14 +192,6 @@ def test_two_streams_have_rooms_of_their_own(objects: ObjectCache) -> None:
     work = [(torch.cuda.Stream(), *random_inputs(problem), poisoned_out(problem)) for _ in range(2)]
     right = [expected(problem, (a, b)) for _, a, b, _ in work]
     for spec in PLAIN:
-        launch = load_kernel(spec, objects)
-        for *_, out in work:
-            out.fill_(math.nan)
-        torch.cuda.synchronize()
-        for _ in range(10):
-            for stream, a, b, out in work:
-                with torch.cuda.stream(stream):
-                    launch(a, b, out)
-        torch.cuda.synchronize()
+        launch_on_streams(load_kernel(spec, objects), work)
         for (*_, out), reference in zip(work, right, strict=True):
             assert error(out, reference) <= TOLERANCE, spec
