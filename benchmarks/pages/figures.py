@@ -96,7 +96,7 @@ def overview() -> Figure:
     models, compiling = (
         of_torch(TORCH, _result(name)["figures"]) for name in ("real_models", "compile_time")
     )
-    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    figure = Figure(figsize=(10, 7.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
     _draw_steps(left, models["beside"])
     _draw_compiling(right, compiling["gemm"])
