@@ -26,14 +26,13 @@ from tilecast.heuristics.problem import GemmProblem
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from compiled_races import CompiledRaces, attempt, with_weight
-from races import Call
+from races import ROUNDS, Call
 from runner import Row, Sweep, ratios
 from variants import Variant
 
 EAGER, RIVAL, OURS = "eager", "ATEN,TRITON", "TILECAST k=5"
 AGAIN = f"{OURS}, kernels there"
 VARIANTS = (Variant(OURS), Variant(RIVAL))
-ROUNDS = {"burst": 12, "sustained": 24}
 COUNT = 24
 WARM_UP = GemmProblem(128, 512, 384, 4, GemmOperands.parse("bf16:rcr:row-groups"))
 
@@ -64,7 +63,7 @@ class LayerRaces(CompiledRaces):
             self.calls[name], selected[name], seconds[name] = self.compile(problem, variant)
         seconds = {**seconds, OURS: cold, AGAIN: seconds[OURS]}
         bench = self.bench(problem, careful=False)
-        times = {regime: self.timed(bench, regime, ROUNDS[regime]) for regime in regimes(problem)}
+        times = {regime: self.timed(bench, regime) for regime in regimes(problem)}
         row = {"selected": selected, "compile_seconds": seconds, "microseconds": times}
         return [{"device": self.card, "operands": problem.operands.text, **row}]
 

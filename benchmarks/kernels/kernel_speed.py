@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from compiled_races import CompiledRaces, attempt, with_weight
 from held_out_problems import PROBLEMS, RANDOM
-from races import MAX_RELATIVE_ERROR
+from races import MAX_RELATIVE_ERROR, ROUNDS
 from runner import Row, Sweep
 from variants import NVGEMM, Variant, available, linear
 
@@ -39,7 +39,6 @@ CUBLAS = "cuBLAS"  # `torch.mm`, as eager PyTorch calls it
 RIVALS = (CUBLAS, "TRITON", NVGEMM, "ATEN,TRITON")
 COMPARED = (*product(OURS, RIVALS), ("TRITON", CUBLAS), ("ATEN,TRITON", CUBLAS))
 SUSTAINED_FROM_M = 256  # with fewer rows, problems stay below the power limit
-ROUNDS = {"burst": 12, "sustained": 24}
 BATCHES = 2  # times that everything is timed, each with its own graphs
 LEVEL = 0.01  # within this of each other
 
@@ -75,7 +74,7 @@ class SelectionRaces(CompiledRaces):
         bench = self.bench(problem, careful=False)
         times = {regime: {name: [] for name in self.calls} for regime in regimes(problem)}
         for regime, _ in product(times, range(BATCHES)):
-            for name, time in self.timed(bench, regime, ROUNDS[regime]).items():
+            for name, time in self.timed(bench, regime).items():
                 times[regime][name].append(time)
         return times
 

@@ -32,7 +32,7 @@ from tilecast.heuristics.problem import GemmProblem
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from compiled_races import CompiledRaces, attempt
-from races import RACED, Call
+from races import ROUNDS, Call
 from runner import Row, Sweep
 from variants import Variant
 
@@ -91,16 +91,16 @@ class ShapeRaces(CompiledRaces):
         kind, problem = item
         a, b, *scales = inputs = random_inputs(problem)
         arguments, right = (a, b, *shaped(scales)), reference(problem, inputs)
-        calls, rows = {}, {}
+        self.calls, rows = {}, {}
         with fresh_cache():
             together, _ = attempt(kind.function, TOGETHER, arguments, right)
             for backend, variant in ALONE.items():
                 rows[backend], call = attempt(kind.function, variant, arguments, right)
                 # Where a backend offers nothing, Inductor falls back to ATen.
                 if call and rows[backend]["selected"].startswith(backend.lower()):
-                    calls[backend] = _with_shapes(call)
-        times = self.race(problem, [calls], {}) if calls else {}
-        self.outputs.clear()
+                    self.calls[backend] = _with_shapes(call)
+        bench = self.bench(problem, careful=False)
+        times = {regime: self.timed(bench, regime) for regime in ROUNDS} if self.calls else {}
         facts = {"device": self.card, "together": together, "alone": rows}
         return [{**facts, "microseconds": times}]
 
@@ -120,7 +120,7 @@ def figures(rows: Sequence[Row]) -> Row:
     for row in rows:
         kinds.setdefault(row["problem"].split()[0], []).append(row)
     beside = {
-        kind: {regime: _beside(found, regime) for regime in RACED} for kind, found in kinds.items()
+        kind: {regime: _beside(found, regime) for regime in ROUNDS} for kind, found in kinds.items()
     }
     return {"beside": beside}
 
@@ -144,7 +144,7 @@ ITEMS = {
     f"{name} {problem}": (kind, replace(problem, operands=kind.operands))
     for (name, kind), problem in product(KINDS.items(), suite("int8_issue"))
 }
-SETTINGS = {"k": K, "rounds": RACED, "operands": {n: k.operands.text for n, k in KINDS.items()}}
+SETTINGS = {"k": K, "rounds": ROUNDS, "operands": {n: k.operands.text for n, k in KINDS.items()}}
 SWEEP = Sweep("problem", ITEMS, lambda: nullcontext(ShapeRaces().measure), figures, 30.0, SETTINGS)
 
 if __name__ == "__main__":

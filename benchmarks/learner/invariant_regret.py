@@ -33,8 +33,8 @@ from tilecast.models.runtime.objectives import ROBUST
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
-import simulation
 from runner import Row, ratios
+from selection_regret import of_shown
 
 
 def agreeing(labels: ProblemLabels, gpu: Hardware) -> ProblemLabels:
@@ -104,7 +104,7 @@ def figures(
                 "cuBLAS over best": ratios(library, best),
                 "cuBLAS over first": ratios(library, first),
             }
-        group["regret"] = simulation.figures(regret[at], [table[i] for i in at])
+        group["regret"] = of_shown(regret[at], [table[i] for i in at])
         found[name] = group
     return found
 

@@ -21,23 +21,28 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from tilecast.data_collection.dataset.autotuned import Autotuned, read_autotuned
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
+from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.models.evaluation.regret import HeldOut, regrets
 from tilecast.models.learning.autotune_pairs import comparisons
 from tilecast.models.learning.fit_ranker import fit_ranker
-from tilecast.models.learning.labels import ProblemLabels, label_table, spread
+from tilecast.models.learning.folds import folds
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, spread
 from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.ranker import ConfigRanker
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
 from runner import Row
-from simulation import Part, figures, parts, regret
+from selection_regret import Table, of_shown
 from variants import linear
 
 OWN = runner.RESULTS / "learn_on_gpu.jsonl"
@@ -46,6 +51,34 @@ BACKENDS = "ATEN,TILECAST"
 K = 5  # kernels that the autotuner times
 SEEDS = range(4)
 """What is left of the regret differs by a quarter between seeds."""
+
+
+class Part(NamedTuple):
+    """What a fifth of the families is for, in one of the rounds."""
+
+    known: Table
+    production: Table
+    unseen: Table
+
+
+def parts(table: Table) -> list[Part]:
+    """Each fifth in turn is production, and the one behind it unseen."""
+    held = [unseen for _, unseen in folds(table)]
+    found = []
+    for i, production in enumerate(held):
+        unseen = held[(i + 1) % len(held)]
+        known = np.setdiff1d(np.arange(len(table)), [*production, *unseen])
+        found.append(Part(*([table[j] for j in part] for part in (known, production, unseen))))
+    return found
+
+
+def regret(ranker: ConfigRanker, table: Table) -> np.ndarray:
+    """Of some problems at every k; float64 [problems, MAX_K]."""
+    picks = []
+    for labels in table:
+        first = rank(ranker, labels.problem, labels.candidates, limit=MAX_K)
+        picks.append(tuple(labels.candidates.index(config) for config in first))
+    return regrets(HeldOut(ranker.name, ranker.objective, tuple(picks)), table)
 
 
 def part_of(dataset: Dataset) -> Part:
@@ -111,7 +144,7 @@ def scored(found: Sequence[Autotuned]) -> Row:
             rows[name] = {w: [regret(r, table) for r in rankers] for w, table in asked.items()}
         scores["regret"][power] = {
             name: {
-                which: figures(np.concatenate(each), [*asked[which]] * len(SEEDS))
+                which: of_shown(np.concatenate(each), [*asked[which]] * len(SEEDS))
                 for which, each in by_part.items()
             }
             for name, by_part in rows.items()

@@ -37,9 +37,9 @@ from tilecast.models.runtime.ranker import ENTRANTS, SURVIVORS
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
-import simulation
 from measure_locked_set import DATA
 from runner import SHOWN_K, Row
+from selection_regret import of_shown
 
 ALL, HALF_EMPTY = "all", "m 65 to 256"
 REGRET_BARS = {1: 0.007, 3: 0.002, 5: 0.001}
@@ -114,7 +114,7 @@ def of_group(asked: Asked, table: Table, wanted: np.ndarray) -> Row:
     never = np.zeros(len(table), bool)
     return {
         "problems": len(table),
-        "regret": simulation.figures(lost, table),
+        "regret": of_shown(lost, table),
         "best over cuBLAS": beside_library(np.log(best), never, table),
         "first or cuBLAS over cuBLAS": beside_library(np.log(first), deferred, table),
     }

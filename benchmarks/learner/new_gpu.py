@@ -31,8 +31,7 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
 from runner import Row
-from selection_regret import Table
-from simulation import figures as of_rows
+from selection_regret import Table, of_shown
 
 NEW, KNOWN = hardware("H100"), hardware("H200")
 COUNTS = (0, 15, 60, 250)  # of the new one's problems
@@ -77,14 +76,14 @@ def main() -> None:
     for power in POWERS:
         one = LearnedHeuristic(shipped, power)
         asked = held_out(lambda _, __, one=one: one, new, power, unfitted(new))
-        found[power]["borrowed"] = of_rows(regrets(asked, new), new)
+        found[power]["borrowed"] = of_shown(regrets(asked, new), new)
     fit = partial(fit_ranker, hardware=NEW)
     for count in COUNTS:
         for name in ("alone", "with the H200") if count else ("with the H200",):
             taught = first(table, splits, count, others=name != "alone")
             for power in POWERS:  # which share the rankers of the folds
                 asked = held_out(fit, table, power, taught, options.jobs)
-                found[power][f"{count} {name}"] = of_rows(regrets(asked, table)[: len(own)], own)
+                found[power][f"{count} {name}"] = of_shown(regrets(asked, table)[: len(own)], own)
     runner.write(
         options,
         {name: runner.facts(datasets[gpu]) for name, gpu in (("new", NEW), ("known", KNOWN))},

@@ -30,11 +30,17 @@ from tilecast.models.evaluation import baselines, evaluation
 from tilecast.models.evaluation.baselines import RandomChoice
 from tilecast.models.evaluation.evaluation import Fit, held_out
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic
-from tilecast.models.evaluation.regret import HeldOut, groups, summarise
+from tilecast.models.evaluation.regret import HeldOut, error_of_mean, groups, summarise
 from tilecast.models.learning.fit_deferral import SLOWER
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, noise_floor
+from tilecast.models.learning.labels import (
+    MAX_K,
+    ProblemLabels,
+    label_table,
+    noise_floor,
+    spread,
+)
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
@@ -81,6 +87,16 @@ def among(asked: HeldOut, wanted: np.ndarray) -> HeldOut:
 def losses(asked: HeldOut, table: Table) -> Row:
     """Figures over all problems, each with one number per k."""
     return by_group(asked, table, FIGURES[1:])["all"]
+
+
+def of_shown(rows: np.ndarray, table: Table) -> Row:
+    """What some problems lose at each of `SHOWN_K`, given their regret at every k."""
+    rows = rows[:, [k - 1 for k in SHOWN_K]]
+    errors = error_of_mean(rows, [labels.problem.family for labels in table])
+    return {
+        str(k): rounded({**spread(rows[:, i]), "error": float(errors[i])})
+        for i, k in enumerate(SHOWN_K)
+    }
 
 
 def kinds(table: Table) -> dict[str, np.ndarray]:

@@ -48,8 +48,7 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
 from runner import Row
-from selection_regret import Table
-from simulation import figures as of_rows
+from selection_regret import Table, of_shown
 
 MOST = 280  # problems of a GPU
 RULED = 40  # problems that rules are asked about
@@ -82,7 +81,7 @@ def lent(measured: Table) -> dict[str, tuple[Heuristic, set[tuple[int, int]]]]:
 
 def losses(fit: Fit, table: Table) -> Row:
     """Regret at 1, 3 and 5 kernels."""
-    return of_rows(regrets(held_out(fit, table, ROBUST, unfitted(table)), table), table)
+    return of_shown(regrets(held_out(fit, table, ROBUST, unfitted(table)), table), table)
 
 
 @contextmanager

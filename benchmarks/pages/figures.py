@@ -1,13 +1,12 @@
 """The pictures of README and docs, drawn from ``benchmarks/results``.
 
 ``python benchmarks/pages/figures.py``. README's overview shows speed and compile time of whole
-models, ``regret_vs_k`` how held-out regret falls with the number of kernels, and ``llama_shapes``
-how fast each backend is on Llama's shapes.
+models, and ``regret_vs_k`` how held-out regret falls with the number of kernels.
 """
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, FuncFormatter, LogLocator, NullLocator
 
 from tilecast.heuristics.files import write_atomically
-from tilecast.heuristics.problem import GemmProblem
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -50,9 +48,6 @@ STYLES = {
 """Colour and marker of each heuristic."""
 POWERS = {"burst": "burst", "sustained": "sustained", "robust": "worst of both"}
 FIGURES = {"geomean": "geometric mean", "p95": "95th percentile"}
-REGIME = "burst"
-BACKENDS = {"ATEN": "#7F7F7F", "TRITON": "#0072B2", "TILECAST": "#D55E00"}
-WIDTH = 0.27  # of a bar, where shapes are 1 apart
 
 
 def _result(name: str) -> Row:
@@ -142,43 +137,7 @@ def regret_vs_k() -> Figure:
     return figure
 
 
-def llama_shapes() -> Figure:
-    """One panel per kind and m; a group of bars per shape, one a backend that can."""
-    panels: dict[str, dict[int, list[tuple[GemmProblem, Row]]]] = {}
-    for row in _result("llama_shapes")["rows"]:
-        kind, extents = row["problem"].split()
-        problem = GemmProblem.parse(extents)
-        by_m = panels.setdefault(kind, {}).setdefault(problem.m, [])
-        by_m.append((problem, row["microseconds"].get(REGIME, {})))
-    columns = max(map(len, panels.values()))
-    figure = Figure(figsize=(3.2 * columns, 2.7 * len(panels)), layout="constrained")
-    axes = figure.subplots(len(panels), columns, squeeze=False)
-    for line, (kind, by_m) in zip(axes, sorted(panels.items()), strict=True):
-        line[0].set_ylabel(f"{kind}, TFLOP/s")
-        for panel, (m, group) in zip(line, sorted(by_m.items()), strict=False):
-            _fill(panel, sorted(group, key=lambda one: one[0].family))
-            panel.set_title(f"m = {m}", fontsize=10)
-        for panel in line[len(by_m) :]:
-            panel.set_visible(False)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(f"The best of each backend under max-autotune, {REGIME}; n x k", fontsize=12)
-    return figure
-
-
-def _fill(panel: Any, group: Sequence[tuple[GemmProblem, Row]]) -> None:
-    for place, (backend, colour) in enumerate(BACKENDS.items()):
-        heights = [p.flops / times[backend] / 1e6 if backend in times else 0 for p, times in group]
-        at = [shape + (place - 1) * WIDTH for shape in range(len(group))]
-        panel.bar(at, heights, WIDTH, color=colour, label=backend)
-    names = [f"{problem.n}x{problem.k}" for problem, _ in group]
-    panel.set_xticks(range(len(group)), names, rotation=45, ha="right", fontsize=8)
-    panel.grid(axis="y", color="#DDDDDD", linewidth=0.8)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
-
-
-DRAWN: tuple[Callable[[], Figure], ...] = (overview, regret_vs_k, llama_shapes)
+DRAWN: tuple[Callable[[], Figure], ...] = (overview, regret_vs_k)
 """Each draws the picture of its name."""
 
 if __name__ == "__main__":

@@ -133,17 +133,15 @@ def among_stock(figures: Figures) -> str:
 
 
 def operands(figures: Figures) -> str:
-    """Each kind of operands: regret by what the model was fitted to, and PyTorch's operator."""
-    of_all, transfer = figures["selection_regret"], figures["operand_transfer"]["kinds"]
-    heading = ["operands", "problems", f"{AT}, robust", "p95", "fitted to all but these"]
-    heading += ["fitted to bf16:rcr alone", "PyTorch's operator"]
+    """Each kind of operands: regret, and PyTorch's operator."""
+    of_all = figures["selection_regret"]
+    heading = ["operands", "problems", f"{AT}, robust", "p95", "PyTorch's operator"]
     heading += [f"its time over the fastest kernel's: {power}, least" for power in POWERS[:2]]
     shapes = {"geomean": "{:.2f}x", "least": "{:.2f}x"}
     rows = []
     for kind, count in of_all["operand_counts"].items():
         series, speed = of_all["operands"]["robust"][kind], figures["operator_speed"].get(kind)
         rows.append([f"`{kind}`", str(count), by_k(series), by_k(series, "p95")])
-        rows[-1] += [mean_by_k(transfer[kind][fit]) for fit in ("without", "bf16:rcr")]
         if speed:
             rows[-1] += [f"`{speed['operator']}`{' +' if speed['others'] else ''}"]
             rows[-1] += [", ".join(cells(speed[power], shapes)) for power in POWERS[:2]]
@@ -181,23 +179,6 @@ def grouped_library(figures: Figures, groups: str = ROW_GROUPS) -> str:
     for row, one in zip(rows, (r for r in found["deferral"] if r["deferral"]), strict=True):
         row.append(", ".join(cells(one, shapes)))
     return markdown([*heading, "k = 1, falling back: how often, speed, worst"], rows)
-
-
-def new_operand(figures: Figures) -> str:
-    """Regret by how many problems of new operands were measured, others known or not."""
-    kinds = newest(figures["new_operand"])
-    heading = [f"{AT}, robust, problems known", "minutes of one GPU"]
-    ways = ("beside others", "alone")
-    heading += [f"`{kind}` {how}" for kind in kinds for how in ways]
-    rows = []
-    for count, first in next(iter(kinds.values()))["known"].items():
-        rows.append([f"{count}, or all" if count == "100" else count, f"{first['minutes']:.1f}"])
-        for one in kinds.values():
-            known = one["known"][count]
-            rows[-1] += [
-                mean_by_k(known[h]) if h in known else "" for h in ("beside others", "alone")
-            ]
-    return markdown(heading, rows)
 
 
 def new_gpu(figures: Figures) -> str:

@@ -35,7 +35,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "cross regime": learner_tables.cross_regime,
     "among stock": learner_tables.among_stock,
     "operands": learner_tables.operands,
-    "new operand": learner_tables.new_operand,
     "new gpu": learner_tables.new_gpu,
     "unmeasured gpu": learner_tables.unmeasured_gpu,
     "adaptive k": learner_tables.adaptive_k,

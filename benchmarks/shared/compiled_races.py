@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from races import MAX_RELATIVE_ERROR, Call, Races, medians
+from races import MAX_RELATIVE_ERROR, ROUNDS, Call, Races, medians
 from runner import Row
 from variants import Variant, competing, compiled, selection, share_ptxas
 
@@ -29,9 +29,9 @@ class CompiledRaces(Races):
         # Kept until the graphs are gone, so that each launch writes to memory of its own.
         return lambda *tensors: self.outputs.append(call(*tensors))
 
-    def timed(self, bench: Bench, regime: str, rounds: int) -> dict[str, float]:
+    def timed(self, bench: Bench, regime: str) -> dict[str, float]:
         """Microseconds of all calls, by name."""
-        times = medians(bench, self.calls, regime, rounds)
+        times = medians(bench, self.calls, regime, ROUNDS[regime])
         self.outputs.clear()
         return times
 

@@ -1,8 +1,7 @@
 """Calls of any kind timed side by side, as `tilecast collect` times kernels."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import cast
 
@@ -18,8 +17,7 @@ from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
-SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds
-FINALISTS = 5
+ROUNDS = {"burst": 12, "sustained": 24}
 MAX_RELATIVE_ERROR = 1e-2  # of ||out - torch's|| / ||torch's||
 
 Call = Callable[..., object]  # takes a, b, out and what else the operands have
@@ -48,22 +46,6 @@ class Races(GpuSession):
             if result.error:
                 raise RuntimeError(f"{result.spec}: {result.error}")
         return {spec: self._kernel(spec) for spec in specs}
-
-    def race(
-        self, problem: GemmProblem, kinds: Sequence[dict[str, Call]], beside: dict[str, Call]
-    ) -> dict[str, dict[str, float]]:
-        """Screen each kind by itself, then race the best of all kinds, and what is beside them.
-
-        Returns:
-            Microseconds by regime and name.
-        """
-        self.calls = {name: call for calls in (*kinds, beside) for name, call in calls.items()}
-        bench = self.bench(problem, careful=False)
-        timed = partial(medians, bench)
-        screened = timed([name for calls in kinds for name in calls], "sustained", SCREENED)
-        orders = [sorted(calls, key=screened.__getitem__) for calls in kinds]
-        best = [name for order in orders for name in order[:FINALISTS]]
-        return {regime: timed([*best, *beside], regime, rounds) for regime, rounds in RACED.items()}
 
 
 def medians(bench: Bench, names: Iterable[str], regime: str, rounds: int) -> dict[str, float]:

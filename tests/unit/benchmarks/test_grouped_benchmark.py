@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grouped_compiled
-import grouped_fp8
 import grouped_speed
 import pytest
 import races
@@ -21,15 +20,6 @@ def test_what_is_timed_are_candidates() -> None:
     ranked = grouped_speed.ranked(problem, gpu)
     assert len(ranked) == grouped_speed.RANKED
     assert set(ranked) <= set(candidates(problem, gpu))
-
-
-def test_the_first_choices_in_fp8_stand_in_front_of_other_candidates() -> None:
-    gpu = hardware("H200")
-    found = grouped_fp8.timed_configs(gpu)
-    assert [*found] == [*grouped_fp8.PROBLEMS.values()]
-    for problem, configs in found.items():
-        assert grouped_fp8.FIRST < len(configs) == len(set(configs)) <= grouped_fp8.MOST
-        assert set(configs) <= set(candidates(problem, gpu))
 
 
 def test_compiled_products_are_what_pytorch_multiplies() -> None:

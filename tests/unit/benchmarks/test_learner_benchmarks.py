@@ -8,13 +8,9 @@ from typing import Any
 
 import invariant_regret
 import learn_on_gpu
-import new_operand
 import numpy as np
 import operator_speed
 import pytest
-import simulation
-from operand_transfer import compared
-from selection_regret import kinds
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -37,17 +33,8 @@ def table() -> list[Any]:
     return [_labels(GemmProblem(m, *nk)) for nk in families for m in (16, 64, 256)]
 
 
-@pytest.fixture
-def mixed(table: list[Any]) -> list[Any]:
-    """The same, every third of other operands."""
-    return [
-        one if i % 3 else _labels(replace(one.problem, operands=OTHER))
-        for i, one in enumerate(table)
-    ]
-
-
 def test_every_problem_is_production_once_and_unseen_once(table: list[Any]) -> None:
-    parts = simulation.parts(table)
+    parts = learn_on_gpu.parts(table)
     assert len(parts) == 5
     for which in ("production", "unseen"):
         problems = [labels.problem for part in parts for labels in getattr(part, which)]
@@ -67,47 +54,6 @@ def test_production_is_what_inductor_multiplies_by_a_gemm(table: list[Any]) -> N
     assert set(found) == set(asked)
     assert found != asked
     assert found == learn_on_gpu.production([*others, *table])
-
-
-def test_new_operands_are_known_by_whole_families_and_scored_on_others(
-    table: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_operand, "PARTS", 3)
-    held_out: list[tuple] = []
-    for part in range(3):
-        asked = new_operand.Round(LINEAR_BF16.text, part)
-        pool, others, held = new_operand.dealt(table, asked)
-        assert not others  # the table has one kind
-        known = new_operand.first(pool, 5)
-        families = {labels.problem.family for labels in known}
-        assert len(known) >= 5
-        assert known == [labels for labels in pool if labels.problem.family in families]
-        assert new_operand.first(pool, 1000) == pool
-        assert not new_operand.first(pool, 0)
-        unseen = {labels.problem.family for labels in held}
-        assert not unseen & {labels.problem.family for labels in pool}
-        held_out += unseen
-    assert len(held_out) == len(set(held_out)) == 10
-
-
-def test_each_model_is_asked_about_every_problem_once_and_knows_none_of_its_family(
-    mixed: list[Any],
-) -> None:
-    by_kind, arms = kinds(mixed), compared(mixed)
-    assert list(by_kind) == sorted([OTHER.text, LINEAR_BF16.text])
-    assert all(sum(masks) == 1 for masks in zip(*by_kind.values(), strict=True))
-    assert list(arms) == ["all", "without", LINEAR_BF16.text]
-    for splits in arms.values():
-        assert sorted(np.concatenate([asked for _, asked in splits])) == list(range(len(mixed)))
-        for seen, asked in splits:
-            families = [{mixed[i].problem.family for i in places} for places in (seen, asked)]
-            assert not set.intersection(*families)
-    texts = np.array([labels.problem.operands.text for labels in mixed])
-    assert all(len({*texts[seen]}) == 2 for seen, _ in arms["all"])
-    assert all({*texts[seen]} == {LINEAR_BF16.text} for seen, _ in arms[LINEAR_BF16.text])
-    for seen, asked in arms["without"]:
-        (kind,) = {*texts[asked]}
-        assert kind not in texts[seen]
 
 
 @pytest.mark.parametrize(

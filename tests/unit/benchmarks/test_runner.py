@@ -17,11 +17,9 @@ import runner
 import torch
 
 SWEEPS = (
-    *("compile_time", "flex_gemm_order", "fused_activations", "gated", "generate", "row_alignment"),
-    *("inductor_timing", "invariance", "invariant_models", "invariant_speed", "kernel_speed"),
-    *("grouped_compiled", "grouped_fp8", "grouped_speed", "llama_shapes", "new_operand"),
-    *("real_models", "screen_against_race"),
-    "sm100_compiles",
+    *("compile_time", "fused_activations", "gated", "inductor_timing", "invariance"),
+    *("invariant_models", "invariant_speed", "kernel_speed", "grouped_compiled", "grouped_speed"),
+    *("llama_shapes", "real_models", "screen_against_race", "sm100_compiles"),
 )
 
 

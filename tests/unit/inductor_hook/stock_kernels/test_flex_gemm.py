@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import flex_gemm_order
 import pytest
 import torch
 from hook_graph import batched, linear, lowering, node, symbolic, warnings_told
@@ -251,12 +250,6 @@ def test_without_a_model_the_order_is_the_stock_one(
 def test_an_older_pytorch_is_told_what_it_needs() -> None:
     with pytest.raises(TilecastError, match=r"too old for rank_flex_gemm; allowed: 2\.15 or later"):
         install(rank_flex_gemm=True)
-
-
-def test_the_benchmark_knows_the_stock_order() -> None:
-    stock = flex_gemm_order.in_stock_order()
-    assert len(set(stock)) == len(LEGAL)
-    assert stock[0].name == "128x192x64_c2x1x1_s5_pong_o1_rm8"
 
 
 @needs_flex_gemm
