@@ -91,16 +91,6 @@ def test_a_reference_is_wide_and_leaves_the_model_as_it_was() -> None:
     assert {one.dtype for one in narrow} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("model", ["Mixtral", "Qwen3 30B", "gpt-oss", "DeepSeek"])
-def test_mixtures_of_experts_are_asked_for_by_name(model: str) -> None:
-    cases = [case for _, case in real_models.SWEEP.named([model])]
-    fields = [hf_models.MODELS[case.model].fields for case in cases]
-    assert {one["experts_implementation"] for one in fields} == {"grouped_mm"}
-    steps = {(case.kind, case.batch, case.tokens) for case in cases}
-    forward = {*(("decode", rows, 1) for rows in (1, 16, 64, 256)), ("prefill", 1, 2048)}
-    assert steps == forward | ({("train", 1, 2048)} if model != "DeepSeek" else set())
-
-
 def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> None:
     rows = pd.read_parquet(runner.DATA, columns=["n", "k"]).drop_duplicates()
     measured = set(zip(rows["n"], rows["k"], strict=True))

@@ -133,6 +133,10 @@ def test_a_gpu_that_fails_or_hangs_is_an_error(
         runner.over_gpus(1, _asked(tmp_path / "out.json", seconds=0.1))
 
 
+def test_items_are_asked_for_by_a_part_of_their_name() -> None:
+    assert _sweep([]).named(["c", "a"]) == [("c", 2), ("a", 0)]
+
+
 def test_shares_are_all_items_once() -> None:
     parts = [list(range(10))[runner.share(f"{i}/3")] for i in range(3)]
     assert parts == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]

@@ -1,4 +1,4 @@
-"""Models, data sets and stores that somebody changed; tests/slow/cli has many more of them."""
+"""Models, data sets and stores that somebody changed."""
 
 from __future__ import annotations
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from processes import python
 
-from tilecast.inductor_hook import uninstall
 from tilecast.inductor_hook.autoload import autoload
-from tilecast.inductor_hook.settings import active
 
 BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 NAMED = {BACKENDS: "ATEN,TRITON,TILECAST"}
@@ -72,30 +70,6 @@ torch._dynamo.utils.counters["tilecast"]["problems"] = 2
     written = [str(tmp_path / name) for name in ("own.CSV", "own.jsonl")]
     assert [os.path.normpath(path) for path in files] == written
     assert not any(Path(path).exists() for path in written)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("fuse", {"0": False, "": True, "1": True, None: True}),
-        ("record", {"": None, None: None}),
-        ("learn", {"": None, None: None}),
-    ],
-)
-def test_what_is_off_is_switched_on_with_one_variable(
-    hook: object, monkeypatch: pytest.MonkeyPatch, name: str, values: dict[str | None, object]
-) -> None:
-    monkeypatch.setenv(BACKENDS, NAMED[BACKENDS])
-    variable = f"TILECAST_{name.upper()}"
-    for value, expected in values.items():
-        monkeypatch.delenv(variable, raising=False)
-        if value is not None:
-            monkeypatch.setenv(variable, value)
-        autoload()
-        settings = active()
-        assert settings is not None
-        assert getattr(settings, name) is expected
-        uninstall()
 
 
 def test_a_list_that_only_the_configuration_holds_is_said_to_be_in_vain() -> None:

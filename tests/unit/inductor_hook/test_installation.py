@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pydoc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -110,14 +109,6 @@ def test_uninstalling_restores_everything() -> None:
     assert _state() == before
 
 
-@pytest.mark.parametrize("backends", ["ATEN", "TRITON, ATEN", "CUTLASS,ATEN,CPP"])
-def test_the_list_of_backends_comes_back_as_it_was(backends: str) -> None:
-    with config.patch(max_autotune_gemm_backends=backends):
-        with installed():
-            assert config.max_autotune_gemm_backends.split(",")[-1] == "TILECAST"
-        assert config.max_autotune_gemm_backends == backends
-
-
 @pytest.mark.parametrize("backends", ["TILECAST", " tilecast ,", ""])
 def test_a_list_that_names_us_alone_is_left_with_aten(backends: str) -> None:
     with config.patch(max_autotune_gemm_backends=backends):
@@ -134,13 +125,6 @@ def test_a_block_installs_for_its_time_and_cleans_up_after_an_error() -> None:
         assert "burst" in _handler().uuid()
         raise ZeroDivisionError
     assert _state() == before
-
-
-def test_a_block_is_helped_with_by_what_is_said_of_it() -> None:
-    text = pydoc.plain(pydoc.render_doc(installed))
-    assert "\ninstalled(k: 'int | str' = 5, model: " in text
-    assert "Install for the time of a ``with`` block" in text
-    assert inspect.signature(installed).parameters == inspect.signature(install).parameters
 
 
 def test_blocks_nest() -> None:
@@ -497,18 +481,6 @@ def test_the_summary_counts_products(counted: dict[str, int], said: str) -> None
 
     counters["tilecast"].update(counted)
     assert telemetry.summary() == said
-
-
-@pytest.mark.parametrize("asked", ["1", "0", ""])
-def test_the_summary_is_printed_where_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
-    """At exit; tests of the environment see it printed."""
-    registered: list[bool] = []
-    monkeypatch.setattr(telemetry, "summarise_at_exit", lambda: registered.append(True))
-    monkeypatch.setenv("TILECAST_SUMMARY", asked)
-    install(k=2)
-    assert registered == [True] * (asked == "1")
 
 
 @pytest.mark.parametrize("stated", [True, False])

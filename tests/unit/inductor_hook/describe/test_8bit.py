@@ -38,7 +38,6 @@ from tilecast.inductor_hook.describe.from_ir import read
 from tilecast.inductor_hook.describe.layout import Stored
 from tilecast.inductor_hook.describe.matmul import Matmul, NotCovered
 from tilecast.inductor_hook.describe.product import OPERATORS, READERS, Request
-from tilecast.inductor_hook.patch.torch_versions import fast_accumulation
 from tilecast.inductor_hook.run import static
 from tilecast.kernels.spec import KernelSpec
 
@@ -54,10 +53,6 @@ ModelOf = Callable[..., Path]
 
 def _problem(operands: str, m: int = M) -> GemmProblem:
     return GemmProblem(m, N, K, 1, GemmOperands.parse(operands))
-
-
-def test_int_mm(graph: Any) -> None:
-    assert read(int_linear(M, N, K), "int_mm") == Matmul(_problem(INT8), False)
 
 
 _blocks = partial(scale, dtype=torch.float8_e8m0fnu)
@@ -96,11 +91,6 @@ def test_scaled_mm(graph: Any, kind: str, fast: bool) -> None:
 def test_other_dtypes(graph: Any, dtype: str, out_dtype: str, operands: str) -> None:
     types = {"dtype": getattr(torch, dtype), "out_dtype": getattr(torch, out_dtype)}
     assert read(scaled_linear(M, N, K, **types), "scaled_mm", True).hint == _problem(operands)
-
-
-def test_a_scaled_product_with_a_bias(graph: Any) -> None:
-    found = read(scaled_linear(M, N, K, node("bias", [N])), "scaled_mm", True)
-    assert found == Matmul(_problem(f"{ROWS}+bias"), False, inputs=OPERATORS["scaled_mm"].inputs)
 
 
 def _scaled(*scales: Any) -> Any:
@@ -154,13 +144,6 @@ def test_what_is_not_covered_says_why(graph: Any, inputs: Callable[[], Any], rea
 def test_how_products_are_added_up_has_to_be_known(graph: Any) -> None:
     with pytest.raises(NotCovered, match="use_fast_accum is not known"):
         read(scaled_linear(), "scaled_mm")
-
-
-def test_what_templates_are_told_says_how_products_are_added_up() -> None:
-    assert fast_accumulation({"aten": {"out_dtype": None, "use_fast_accum": True}}) is True
-    assert fast_accumulation({"mm": {"USE_FAST_ACCUM": False, "TILE_SIZE_A": 128}}) is False
-    assert fast_accumulation({"mm": {}}) is None
-    assert fast_accumulation(None) is None
 
 
 # ---- choices

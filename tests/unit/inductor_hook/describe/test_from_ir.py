@@ -102,21 +102,6 @@ def test_a_matrix_stored_as_the_result_is_fused(graph: Any, kind: str) -> None:
     assert read(MATRICES[kind](), "addmm") == Matmul(hint, False, inputs=("c", "A", "B"))
 
 
-@pytest.mark.parametrize(
-    ("alpha", "beta", "steps"),
-    [
-        (0.5, 1, "alpha+c"),
-        (1, -2.5, "beta-c"),
-        (2, 3, "alpha+beta-c"),
-    ],
-)
-def test_factors_of_a_matrix(graph: Any, alpha: float, beta: float, steps: str) -> None:
-    inputs = [node("bias", [M, N]), *linear(M, N, K).nodes()]
-    found = read(MMKernelInputs(inputs, scalars={"alpha": alpha, "beta": beta}), "addmm")
-    assert found.hint.operands.text == f"bf16:rcr:{steps}"
-    assert (found.alpha, found.beta) == (alpha, beta)
-
-
 BATCHES: dict[str, tuple[list[int], str]] = {
     "a matrix each": ([M * 128, 128, 1], "c"),
     "one matrix for all": ([0, 128, 1], "c"),

@@ -335,15 +335,6 @@ def test_other_groups_are_torchs(
     assert switch == []
 
 
-def test_int_mm(switch: list[KernelSpec], model_of: ModelOf) -> None:
-    a, b = _int8(M, K), _int8(N, K).T
-    eager.enable(model_of(INT8))
-    result = torch._int_mm(a, b)
-    assert result.dtype == torch.int32
-    assert torch.equal(result.long(), a.long() @ b.long())
-    assert _texts(switch) == [INT8]
-
-
 def _scaled(scale_a: torch.Tensor, scale_b: torch.Tensor, **options: Any) -> torch.Tensor:
     a, b = _bf16(M, K).to(torch.float8_e4m3fn), _bf16(N, K).to(torch.float8_e4m3fn).T
     options.setdefault("out_dtype", torch.bfloat16)
@@ -379,15 +370,15 @@ SCALED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
         lambda: _by_recipe(ScalingType.RowWise, *_rows(), bias=_bf16(N)),
         "e4m3:rcr>bf16@fp32:row-scales+bias",
     ),
+    "int8": (lambda: torch._int_mm(_int8(M, K), _int8(N, K).T), INT8),
     "groups": (lambda: _scaled_groups(**_FAST), "e4m3:rcr>bf16:row-groups+row-scales"),
     "groups, exact": (_scaled_groups, "e4m3:rcr>bf16@fp32:row-groups+row-scales"),
 }
-"""Calls of ``_scaled_mm``, ``F.scaled_mm`` and ``_scaled_grouped_mm``, and the operands that they
-ask for."""
+"""Calls in 8 bits, and the operands that they ask for."""
 
 
 @pytest.mark.parametrize("kind", SCALED)
-def test_scaled_mm(switch: list[KernelSpec], model_of: ModelOf, kind: str) -> None:
+def test_8_bits(switch: list[KernelSpec], model_of: ModelOf, kind: str) -> None:
     call, text = SCALED[kind]
     torch.manual_seed(0)
     expected = call()

@@ -112,11 +112,6 @@ def test_a_knob_that_a_version_lacks_is_as_it_was_measured() -> None:
     assert quack_config(fields, LINEAR_BF16) is None
 
 
-def test_configs_take_the_order_of_the_model_and_none_is_lost() -> None:
-    assert rank_configs(LEGAL, PROBLEM, backwards) == LEGAL[::-1]
-    assert rank_configs(LEGAL[3:9:2], PROBLEM, backwards) == LEGAL[3:9:2][::-1]
-
-
 def test_configs_that_the_model_does_not_know_come_last() -> None:
     dynamic = tuple(
         tuple(_with(fields, is_dynamic_persistent=True).items()) for fields in LEGAL[:2]
@@ -161,11 +156,6 @@ def test_a_symbolic_extent_counts_as_its_hint() -> None:
     with lowering():
         problem = read(_call(), linear(symbolic(), 6144, 4096).nodes())
     assert problem == GemmProblem(17, 6144, 4096)
-
-
-def test_a_grouped_product_is_refused() -> None:
-    with pytest.raises(TilecastError, match="grouped products have no model; allowed: mm, addmm"):
-        read(_call(cu_seqlens_index=2), [])
 
 
 def flex_gemm_quack_configs(

@@ -79,13 +79,6 @@ def test_every_stock_kernel_has_its_config(layout: str, dtype: str, out_dtype: s
     assert _configs(_stock(kernels)) == list(stock_configs(operands, H200))
 
 
-def test_kernels_of_another_class_have_no_config() -> None:
-    kernels = _kernels()
-    others = [kernel for kernel in kernels if kernel not in _stock(kernels)]
-    assert others
-    assert set(_configs(others)) == {None}
-
-
 def test_a_tile_that_is_not_stock_has_no_config() -> None:
     metadata = _stock(_kernels())[0].metadata
     design = SimpleNamespace(tile_shape=(64, 192, 64), cluster_shape=(1, 1, 1))
@@ -93,13 +86,6 @@ def test_a_tile_that_is_not_stock_has_no_config() -> None:
         operator_class=metadata.operator_class, operands=metadata.operands, design=design
     )
     assert kernel_config(strange) is None
-
-
-def test_kernels_take_the_order_of_the_model() -> None:
-    kernels = _stock(_kernels())
-    assert rank_kernels(kernels, EXTENTS, 24, backwards) == kernels[::-1]
-    assert rank_kernels(kernels, EXTENTS, 5, backwards) == kernels[:-6:-1]
-    assert rank_kernels(kernels[3:9:2], EXTENTS, 10, backwards) == [*kernels[3:9:2]][::-1]
 
 
 def test_kernels_that_the_model_does_not_know_come_last() -> None:
