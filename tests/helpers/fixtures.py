@@ -156,6 +156,15 @@ def few_dataset() -> Dataset:
 
 
 @pytest.fixture(scope="session")
+def sound_data(few_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of its rows of one problem."""
+    path, rows = tmp_path_factory.mktemp("sound") / "data.parquet", few_dataset.rows
+    own: Any = rows[(rows["m"] == 64) & (rows["n"] == 4096)]
+    write_dataset(Dataset(own, few_dataset.provenance), path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def other_dataset(few_dataset: Dataset) -> Dataset:
     """The same again, as measured on an H100."""
     return Dataset(few_dataset.rows, PROVENANCE | {"runs": [{"gpu": "H100"}]})

@@ -14,19 +14,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from attack.bed import few_rows
 from fixtures import PROVENANCE
 
 from tilecast.data_collection.dataset import dataset as dataset_module
-from tilecast.data_collection.dataset.dataset import Dataset, read_dataset
+from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.heuristics.errors import TilecastError
 
 Change = Callable[[pa.Table], pa.Table]
-
-
-@pytest.fixture(scope="module")
-def sound(few_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return few_rows(few_dataset, tmp_path_factory.mktemp("sound") / "data.parquet")
 
 
 def _refusal(path: Path) -> str:
@@ -39,11 +33,11 @@ def _refusal(path: Path) -> str:
     return line
 
 
-def test_a_flipped_bit_in_a_page_fails_its_checksum(sound: Path, tmp_path: Path) -> None:
-    group = pq.ParquetFile(sound).metadata.row_group(0)
+def test_a_flipped_bit_in_a_page_fails_its_checksum(sound_data: Path, tmp_path: Path) -> None:
+    group = pq.ParquetFile(sound_data).metadata.row_group(0)
     for i in range(group.num_columns):
         chunk = group.column(i)
-        content = bytearray(sound.read_bytes())
+        content = bytearray(sound_data.read_bytes())
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         content[start + chunk.total_compressed_size - 1] ^= 1
         path = tmp_path / "data.parquet"
@@ -112,13 +106,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
 
 
 @pytest.fixture
-def rewritten(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Changes the table of the sound file; the seal then fits, whatever the values are."""
-    facts = json.loads(pq.read_schema(sound).metadata[b"tilecast"])
+def rewritten(sound_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """Changes the table of the sound_data file; the seal then fits, whatever the values are."""
+    facts = json.loads(pq.read_schema(sound_data).metadata[b"tilecast"])
     monkeypatch.setattr(dataset_module, "_seal", lambda *values: facts["seal"])
 
     def rewrite(change: Change) -> Path:
-        table = pq.read_table(sound)
+        table = pq.read_table(sound_data)
         path = tmp_path / "data.parquet"
         changed = change(table).replace_schema_metadata(table.schema.metadata)
         pq.write_table(changed, path)
@@ -128,8 +122,8 @@ def rewritten(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_another_form_of_the_same_values(rewritten: Callable, sound: Path, name: str) -> None:
-    found, right = read_dataset(rewritten(HARMLESS[name])), read_dataset(sound)
+def test_another_form_of_the_same_values(rewritten: Callable, sound_data: Path, name: str) -> None:
+    found, right = read_dataset(rewritten(HARMLESS[name])), read_dataset(sound_data)
     pd.testing.assert_frame_equal(found.rows, right.rows)
     assert (found.digest, found.provenance) == (right.digest, right.provenance)
 
@@ -154,8 +148,8 @@ def _facts(**changes: object) -> bytes:
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_damaged_metadata(sound: Path, tmp_path: Path, value: bytes | None) -> None:
-    table = pq.read_table(sound)
+def test_damaged_metadata(sound_data: Path, tmp_path: Path, value: bytes | None) -> None:
+    table = pq.read_table(sound_data)
     path = tmp_path / "data.parquet"
     pq.write_table(table.replace_schema_metadata({b"tilecast": value} if value else {}), path)
     _refusal(path)
@@ -172,8 +166,8 @@ def test_damaged_metadata(sound: Path, tmp_path: Path, value: bytes | None) -> N
     ],
     ids=["a row less", "another order", "another time", "another extent", "another device"],
 )
-def test_altered_values_break_the_seal(sound: Path, tmp_path: Path, change: Change) -> None:
-    table = pq.read_table(sound)
+def test_altered_values_break_the_seal(sound_data: Path, tmp_path: Path, change: Change) -> None:
+    table = pq.read_table(sound_data)
     path = tmp_path / "data.parquet"
     pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path)
     wrong = "cannot be read (it is not what was written: the digests differ); allowed: "

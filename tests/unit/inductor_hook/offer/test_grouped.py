@@ -95,25 +95,6 @@ def test_groups_in_fp8_have_scales_and_are_timed_alike(
     assert (ends.shape, ends[-1].item()) == ((G,), M)
 
 
-def test_a_graph_begins_to_compile_the_kernels_of_groups_in_fp8(
-    hook: list[KernelSpec], asked: None
-) -> None:
-    install(k=5)
-    fp8 = torch.float8_e4m3fn
-    operands = [((M, K), fp8), ((G, N, K), fp8), ((M,), torch.float32), ((G, N), torch.float32)]
-    made = traced(
-        lambda a, w, one, other, ends: aten._scaled_grouped_mm(a, w.mT, one, other, offs=ends),
-        [*operands, ((G,), torch.int32)],
-    )
-    settings = active()
-    assert settings
-    start_compiling(made, settings)
-    begun = [*hook]
-    assert {spec.operands.text for spec in begun} == {FP8}
-    with lowering(), config.patch(max_autotune_gemm_backends=COMPETING):
-        assert begun == [spec for one in _scaled()[1:] for spec in one.choice.specs]
-
-
 def test_other_scales_of_groups_are_pytorchs_and_none_is_chosen_without_a_benchmark(
     graph: Any,
 ) -> None:
@@ -143,17 +124,25 @@ def test_all_are_timed_with_rows_that_are_spread_as_the_collectors_are(
     assert 20 < (counts > 0).sum() < 60
 
 
-def test_a_graph_begins_to_compile_the_same_kernels(hook: list[KernelSpec], asked: None) -> None:
+@pytest.mark.parametrize("of", [torch.bfloat16, torch.float8_e4m3fn], ids=["bf16", "fp8"])
+def test_a_graph_begins_to_compile_the_same_kernels(
+    hook: list[KernelSpec], asked: None, of: torch.dtype
+) -> None:
+    scales = [((M,), torch.float32), ((G, N), torch.float32)] * (of != torch.bfloat16)
+    operator = aten._scaled_grouped_mm if scales else F.grouped_mm
     install(k=5)
-    operands = [((M, K), torch.bfloat16), ((G, N, K), torch.bfloat16), ((G,), torch.int32)]
-    made = traced(lambda a, w, ends: F.grouped_mm(a, w.mT, offs=ends), operands)
+    made = traced(
+        lambda a, w, ends, *scales: operator(a, w.mT, *scales, offs=ends),
+        [((M, K), of), ((G, N, K), of), ((G,), torch.int32), *scales],
+    )
     settings = active()
     assert settings
     start_compiling(made, settings)
     begun = [*hook]
     assert len(begun) == 5
     with lowering(), config.patch(max_autotune_gemm_backends=COMPETING):
-        assert begun == [spec for one in _choices()[1:] for spec in one.choice.specs]
+        _, *ours = _scaled() if scales else _choices()
+    assert begun == [spec for one in ours for spec in one.choice.specs]
 
 
 def _autotuner() -> Any:

@@ -135,8 +135,9 @@ def test_configs_of_another_architecture_are_refused() -> None:
             GemmProblem(16, 6144, 1024, operands=GemmOperands.parse("fp16:rcr")),
         ),
         (batched, GemmProblem(512, 128, 4096, 4)),
+        (lambda: linear(symbolic(), 6144, 4096), GemmProblem(17, 6144, 4096)),
     ],
-    ids=["linear", "fp16", "batch"],
+    ids=["linear", "fp16", "batch", "hint of a symbolic extent"],
 )
 def test_the_product_is_read_from_the_call(inputs: Callable, problem: GemmProblem) -> None:
     with lowering():
@@ -150,12 +151,6 @@ def test_operands_stand_where_the_call_says() -> None:
         nodes = [node("c", [16, 64]), node("a", [16, 128]), node("b", [128, 64])]
         found = read(_call(gemm_op=spec), nodes)
     assert found == GemmProblem(16, 64, 128, operands=GemmOperands.parse("bf16:rrr"))
-
-
-def test_a_symbolic_extent_counts_as_its_hint() -> None:
-    with lowering():
-        problem = read(_call(), linear(symbolic(), 6144, 4096).nodes())
-    assert problem == GemmProblem(17, 6144, 4096)
 
 
 def flex_gemm_quack_configs(
