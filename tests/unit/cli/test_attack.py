@@ -1,4 +1,7 @@
-"""Models, data sets and stores that somebody changed: refused in one line, or work is correct."""
+"""Models and data sets that somebody changed: refused in one line, or work is correct.
+
+Stores: tests/unit/data_collection/jobs/test_store.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,8 @@ from attack.changes import ODD, changed, damage, poison
 from command_line import wrong_in
 from fixtures import change_manifest
 
-from tilecast.cli.commands import collect as collect_command
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
-from tilecast.data_collection.dataset.measurement import Measurement
-from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.forms import count, holding, misfit, number, optional, text
 from tilecast.heuristics.hardware import hardware
@@ -30,7 +28,6 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.families import UNSTATED
-from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import load
 from tilecast.models.runtime.learned import load_heuristic
@@ -162,37 +159,6 @@ def _change_arrays(folder: Path, seed: int, sign: bool) -> None:
         change_manifest(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
 
 
-@pytest.fixture
-def collecting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[[Path, Path], str | None]:
-    """Runs `collect` on a store and says what is wrong with it; nothing is measured."""
-    monkeypatch.setattr(collect_command, "collect", lambda wanted, report: None)
-    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
-    (tmp_path / "own.csv").write_text("m,n,k\n1,4096,4096\n")
-
-    def run(store: Path, export: Path) -> str | None:
-        asked = ["collect", "--problems", str(tmp_path / "own.csv"), "--gpu", "H200", "--json"]
-        return complaint_of([*asked, "--store", str(store), "--export", str(export)], capfd)
-
-    return run
-
-
-def _make_store(path: Path) -> None:
-    """A store of some measurements."""
-    with closing(MeasurementStore(path)) as store:
-        store.begin_run(RUN)
-        configs = [QuackConfig(64, 64, 64), QuackConfig(128, 64, 64)]
-        store.add(
-            [
-                Measurement(GemmProblem(m, 4096, 4096), config, "burst", "race", 12.5, 0.0, 3)
-                for m in range(1, 60)
-                for config in configs
-            ],
-            "card",
-        )
-
-
 def _read(path: Path) -> Dataset | None:
     """A data set that is not refused in one line."""
     try:
@@ -221,20 +187,6 @@ def test_a_damaged_data_set_is_refused_or_what_was_written(
     damage(path, seed)
     found = _read(path)
     assert found is None or found.digest == read_dataset(sound_data).digest
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_store_is_refused_or_exported(
-    collecting: Callable[[Path, Path], str | None], tmp_path: Path, seed: int
-) -> None:
-    """By ``collect``; what it exports is what was written, of a right digest."""
-    path, export = tmp_path / "damaged.db", tmp_path / "data.parquet"
-    _make_store(path)
-    with closing(MeasurementStore(path)) as store:
-        right = store.export().digest
-    damage(path, seed)
-    assert collecting(path, export) is None
-    assert not export.exists() or read_dataset(export).digest == right
 
 
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))

@@ -1,4 +1,4 @@
-"""The candidate space of a split of k through memory on SM90."""
+"""The candidate space of a split of k through memory on SM90; the room that any split is given."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -26,6 +27,7 @@ from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90_memory.config import MemoryConfig
 from tilecast.kernels.quack_sm90_memory.space import AXES
+from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.features.features import featurize
 from tilecast.models.features.tile_numbers import SUMMING_TIME, TileNumbers, tile_table
@@ -34,6 +36,7 @@ from tilecast.models.features.tile_waves import Waves
 H200 = hardware("H200")
 FAMILY, OTHER = FAMILIES["quack_sm90_memory"], FAMILIES["quack_sm90"]
 PLAIN = MemoryConfig(128, 192, 64, 2, 1, 5, stages=4)
+BLACKWELL = Sm100Config(128, 256, 64, cluster_m=2, stages=6, split_k=4)
 FP8 = GemmOperands.parse("e4m3:rcr>bf16:row-scales")
 HALF_EMPTY = (
     *((174, 312, 28880), (196, 2064, 26464), (144, 1168, 27816), (223, 480, 25216)),
@@ -201,29 +204,34 @@ def test_it_is_known_as_a_split_that_needs_no_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "numbers"),
+    ("config", "text", "shape", "numbers"),
     [
-        ("bf16:rcr", (24, 40), 24 * 40),
-        ("bf16:rcr:bias", (3, 24, 40), 3 * 24 * 40),
-        ("e4m3:rcr>bf16:row-scales", (24, 48), 24 * 48),
+        (PLAIN, "bf16:rcr", (24, 40), 5 * 24 * 40),
+        (PLAIN, "bf16:rcr:bias", (3, 24, 40), 5 * 3 * 24 * 40),
+        (PLAIN, "e4m3:rcr>bf16:row-scales", (24, 48), 5 * 24 * 48),
         # Of rows that begin anywhere each begins a multiple of four behind the one before.
-        ("bf16:rcr", (2, 25, 41), 2 * 25 * 44),
-        ("bf16:rcc", (25, 41), 28 * 41),
+        (PLAIN, "bf16:rcr", (2, 25, 41), 5 * 2 * 25 * 44),
+        (PLAIN, "bf16:rcc", (25, 41), 5 * 28 * 41),
+        (BLACKWELL, "bf16:rcr", (24, 40), 4 * 24 * 40),
+        (BLACKWELL, "bf16:rcr:bias", (24, 40), 4 * 24 * 40),
+        (replace(BLACKWELL, split_k=1), "bf16:rcr", (24, 40), 0),
     ],
 )
-def test_it_is_launched_with_room_for_its_parts(
-    text: str, shape: tuple[int, ...], numbers: int
+def test_a_split_is_launched_with_room_for_its_parts(
+    config: KernelConfig, text: str, shape: tuple[int, ...], numbers: int
 ) -> None:
     """Behind all extras: float32, and as many numbers as out has for each part."""
     taken: list[tuple] = []
     operands = GemmOperands.parse(text)
     extras = tuple(torch.empty(40) for _ in operands.extras)
     out = torch.empty(shape, dtype=torch.bfloat16)
-    FAMILY.launcher(lambda *given: taken.append(given), KernelSpec(PLAIN, operands), 0)(
-        "a", "b", out, *extras
+    launch = family_of(config).launcher(
+        lambda *given: taken.append(given), KernelSpec(config, operands), 0
     )
-    ((a, b, c, (*others, parts), clusters),) = taken
+    launch("a", "b", out, *extras)
+    ((a, b, c, *rooms, clusters),) = taken
     assert (a, b, clusters) == ("a", "b", 1) and c is out
-    assert len(others) == len(extras)
-    assert all(x is y for x, y in zip(others, extras, strict=True))
-    assert parts.dtype == torch.float32 and parts.numel() == 5 * numbers
+    for *others, parts in rooms:
+        assert all(x is y for x, y in zip(others, extras, strict=True))
+        assert parts.dtype == torch.float32 and parts.numel() == numbers
+    assert len(rooms) == (numbers > 0)

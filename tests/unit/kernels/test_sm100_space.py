@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -17,7 +16,6 @@ from tilecast.kernels.families import FAMILIES, parse_config, same_code
 from tilecast.kernels.quack_sm100 import resources
 from tilecast.kernels.quack_sm100.config import Sm100Config
 from tilecast.kernels.quack_sm100.space import SPLITS, STAGES
-from tilecast.kernels.spec import KernelSpec
 from tilecast.models.features.features import featurize
 from tilecast.models.features.tile_numbers import SUMMING_TIME, TileNumbers, tile_table
 from tilecast.models.features.tile_waves import Waves
@@ -140,24 +138,6 @@ def test_a_split_is_of_few_tiles_and_a_long_k() -> None:
     assert "split-stretch" in broken(256, 512, 1016)
     assert not {"split-waves"} & set(broken(256, 256 * 37, 4096))
     assert "split-waves" in broken(256, 256 * 38, 4096)
-
-
-def test_a_split_is_launched_with_room_for_its_sums() -> None:
-    """Behind all extras, float32, at least as many numbers as out has for each stretch."""
-    taken: list[tuple] = []
-    out, bias = torch.empty(24, 40, dtype=torch.bfloat16), torch.empty(40)
-    for config, text, extras in ((SPLIT, "bf16:rcr:bias", (bias,)), (SPLIT, "bf16:rcr", ())):
-        spec = KernelSpec(config, GemmOperands.parse(text))
-        FAMILY.launcher(lambda *given: taken.append(given), spec, 0)("a", "b", out, *extras)
-        (a, b, c, (*others, parts), clusters), *_ = taken[-1:]
-        assert (a, b, clusters) == ("a", "b", 1) and c is out
-        assert len(others) == len(extras) and all(
-            x is y for x, y in zip(others, extras, strict=True)
-        )
-        assert parts.dtype == torch.float32 and parts.numel() == 4 * 24 * 40
-    launch = FAMILY.launcher(lambda *given: taken.append(given), KernelSpec(PAIR, LINEAR_BF16), 0)
-    launch("a", "b", out)
-    assert taken[-1] == ("a", "b", out, 1)
 
 
 def test_a_split_is_worth_its_second_kernel_where_tiles_are_few_and_k_is_long() -> None:
