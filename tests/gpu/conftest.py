@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -103,14 +103,3 @@ def cpp_wrapper() -> Iterator[None]:
         except Exception as error:
             pytest.skip(f"no C++ wrapper can be compiled here: {error}")
         yield
-
-
-@pytest.fixture
-def relative_error() -> Callable[..., float]:
-    """||out - a @ b|| / ||a @ b||, in float32; NaN where out has one."""
-
-    def error(out, a, b) -> float:
-        reference = a.float() @ b.float()
-        return (torch.linalg.norm(out.float() - reference) / torch.linalg.norm(reference)).item()
-
-    return error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from compiled_kernels import compiled
 from on_gpu.launches import launch_on_streams, replayed_chain
+from on_gpu.tensors import product_error
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -28,7 +28,6 @@ RAGGED = ((1, 264, 200), (37, 1112, 1032), (300, 520, 8), (1000, 2056, 4104))
 """m, n, k that no tile divides; one row; a k below one stage; several waves."""
 TOLERANCE = 5e-3
 """Rounding float32 to bf16 costs 2^-9 = 0.2% at most; a wrong element costs far more."""
-Error = Callable[..., float]
 
 
 def _operands(m: int, n: int, k: int, batch: int = 1, operands: GemmOperands = LINEAR_BF16):
@@ -50,47 +49,45 @@ def test_the_spread_shows_every_kind_of_kernel(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("extents", RAGGED, ids=str)
 def test_every_config_is_right_on_ragged_problems(
-    kernels: Kernels, relative_error: Error, extents: tuple[int, int, int]
+    kernels: Kernels, extents: tuple[int, int, int]
 ) -> None:
     a, b, _ = _operands(*extents)
     wrong = {}
     for config in (*kernels.configs, *kernels.offered):
         out = torch.full(extents[:2], math.nan, dtype=torch.bfloat16, device="cuda")
         kernels.load(KernelSpec(config, LINEAR_BF16))(a, b, out)
-        error = relative_error(out, a, b)
+        error = product_error(out, a, b)
         if not error <= TOLERANCE:
             wrong[config.name] = error
     assert wrong == {}
 
 
-def test_other_dtypes_and_majors(kernels: Kernels, relative_error: Error) -> None:
+def test_other_dtypes_and_majors(kernels: Kernels) -> None:
     for spec in kernels.others:
         a, b, out = _operands(136, 272, 528, operands=spec.operands)
         kernels.load(spec)(a, b, out)
         assert out.dtype == getattr(torch, spec.operands.out.dtype.torch)
-        assert relative_error(out, a, b) <= TOLERANCE, spec.operands
+        assert product_error(out, a, b) <= TOLERANCE, spec.operands
 
 
-def test_batches_are_kept_apart(kernels: Kernels, relative_error: Error) -> None:
+def test_batches_are_kept_apart(kernels: Kernels) -> None:
     for spec in kernels.batched:
         a, b, out = _operands(77, 200, 136, batch=5)
         kernels.load(spec)(a, b, out)
         for i in range(5):
-            assert relative_error(out[i], a[i], b[i]) <= TOLERANCE, (spec.config, i)
+            assert product_error(out[i], a[i], b[i]) <= TOLERANCE, (spec.config, i)
 
 
-def test_one_matrix_serves_a_whole_batch(kernels: Kernels, relative_error: Error) -> None:
+def test_one_matrix_serves_a_whole_batch(kernels: Kernels) -> None:
     for spec in kernels.batched:
         a, b, out = _operands(77, 200, 136, batch=5)
         for left, right in ((a[:1].expand_as(a), b), (a, b[:1].expand_as(b))):
             out.fill_(math.nan)
             kernels.load(spec)(left, right, out)
-            assert relative_error(out, left, right) <= TOLERANCE, spec.config
+            assert product_error(out, left, right) <= TOLERANCE, spec.config
 
 
-def test_views_with_strides_and_offsets_touch_nothing_else(
-    kernels: Kernels, relative_error: Error
-) -> None:
+def test_views_with_strides_and_offsets_touch_nothing_else(kernels: Kernels) -> None:
     m, n, k = 129, 264, 200
     whole_a = torch.randn(m + 5, k + 24, dtype=torch.bfloat16, device="cuda")
     whole_b = torch.randn(n + 7, k + 40, dtype=torch.bfloat16, device="cuda")
@@ -99,14 +96,14 @@ def test_views_with_strides_and_offsets_touch_nothing_else(
         whole_out = torch.full((m + 4, n + 16), 7.0, dtype=torch.bfloat16, device="cuda")
         out = whole_out[2 : 2 + m, 8 : 8 + n]
         kernels.config(position)(a, b, out)
-        assert relative_error(out, a, b) <= TOLERANCE, config
+        assert product_error(out, a, b) <= TOLERANCE, config
         out.fill_(7.0)
         assert bool((whole_out == 7.0).all()), config
 
 
 @pytest.mark.parametrize("extents", [(1, 13, 200), (37, 1111, 1032), (300, 522, 8)], ids=str)
 def test_rows_begin_anywhere_and_nothing_else_is_touched(
-    kernels: Kernels, relative_error: Error, extents: tuple[int, int, int]
+    kernels: Kernels, extents: tuple[int, int, int]
 ) -> None:
     m, n, k = extents
     wrong = {}
@@ -121,7 +118,7 @@ def test_rows_begin_anywhere_and_nothing_else_is_touched(
         whole = torch.full((batch * m * n + 2,), 7, dtype=dtype, device="cuda")
         out = whole.as_strided((*a.shape[:-1], n), strides, 1)
         kernels.load(spec)(a, b, out)
-        error = relative_error(out, a, b)
+        error = product_error(out, a, b)
         if not (error <= TOLERANCE and whole[0] == whole[-1] == 7):
             wrong[spec] = error
     assert wrong == {}
@@ -139,9 +136,7 @@ def test_operands_that_the_kernel_was_not_compiled_for_are_refused(
     assert bool(out.isnan().all())
 
 
-def test_launches_on_the_current_stream_behind_what_is_queued_there(
-    kernels: Kernels, relative_error: Error
-) -> None:
+def test_launches_on_the_current_stream_behind_what_is_queued_there(kernels: Kernels) -> None:
     a, b, out = _operands(256, 512, 1024)
     late = torch.zeros_like(a)
     kernel = kernels.config(0)
@@ -153,10 +148,10 @@ def test_launches_on_the_current_stream_behind_what_is_queued_there(
         late.copy_(a)
         kernel(late, b, out)
         torch.cuda.current_stream().synchronize()
-    assert relative_error(out, a, b) <= TOLERANCE
+    assert product_error(out, a, b) <= TOLERANCE
 
 
-def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) -> None:
+def test_graph_replays_with_new_values(kernels: Kernels) -> None:
     for position in (0, len(kernels.configs) // 2, len(kernels.configs) - 1):
         a, b, out = _operands(200, 520, 264)
         kernel = kernels.config(position)
@@ -168,7 +163,7 @@ def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) 
             a.normal_()
             out.fill_(math.nan)
             graph.replay()
-            assert relative_error(out, a, b) <= TOLERANCE, kernels.configs[position]
+            assert product_error(out, a, b) <= TOLERANCE, kernels.configs[position]
 
 
 def test_results_repeat_bit_for_bit(kernels: Kernels) -> None:
@@ -182,24 +177,22 @@ def test_results_repeat_bit_for_bit(kernels: Kernels) -> None:
             assert torch.equal(out, again), config
 
 
-def test_a_chain_reads_what_the_kernel_before_it_wrote(
-    kernels: Kernels, relative_error: Error
-) -> None:
+def test_a_chain_reads_what_the_kernel_before_it_wrote(kernels: Kernels) -> None:
     """In a graph, where a kernel may begin while the one before it ends."""
     a, b, _ = _operands(40, 1024, 1024)
     b /= 32
     steps = [torch.full((40, 1024), math.nan, dtype=a.dtype, device="cuda") for _ in range(12)]
     for position, config in enumerate(kernels.configs):
         for left, out in replayed_chain(kernels.config(position), a, b, steps, 10):
-            assert relative_error(out, left, b) <= TOLERANCE, config
+            assert product_error(out, left, b) <= TOLERANCE, config
 
 
-def test_two_streams_do_not_meet(kernels: Kernels, relative_error: Error) -> None:
+def test_two_streams_do_not_meet(kernels: Kernels) -> None:
     work = [(torch.cuda.Stream(), *_operands(200, 1112, 4104)) for _ in range(2)]
     for position, config in enumerate(kernels.configs):
         launch_on_streams(kernels.config(position), work)
         for _, a, b, out in work:
-            assert relative_error(out, a, b) <= TOLERANCE, config
+            assert product_error(out, a, b) <= TOLERANCE, config
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -222,12 +215,12 @@ def test_active_clusters_are_what_the_multiprocessors_hold(kernels: Kernels) -> 
         assert 0.75 * multiprocessors / size <= max_active_clusters(size) <= multiprocessors / size
 
 
-def test_kernel_may_be_loaded_twice(kernels: Kernels, relative_error: Error) -> None:
+def test_kernel_may_be_loaded_twice(kernels: Kernels) -> None:
     spec = KernelSpec(kernels.configs[0], LINEAR_BF16)
     for _ in range(2):
         a, b, out = _operands(64, 72, 80)
         load_kernel(spec, kernels.objects)(a, b, out)
-        assert relative_error(out, a, b) <= TOLERANCE
+        assert product_error(out, a, b) <= TOLERANCE
 
 
 @pytest.fixture(scope="module")

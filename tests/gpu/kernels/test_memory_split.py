@@ -9,6 +9,7 @@ import pytest
 import torch
 from compiled_kernels import compiled
 from on_gpu.launches import launch_on_streams, replayed_chain
+from on_gpu.tensors import error
 
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs
@@ -88,11 +89,6 @@ def expected(problem: GemmProblem, inputs: tuple) -> torch.Tensor:
     for step in operands.epilogue:
         result = applied(step, result, given)
     return result
-
-
-def error(out: torch.Tensor, reference: torch.Tensor) -> float:
-    """The norm of what is wrong over that of what is right; NaN where out has one."""
-    return (torch.linalg.norm(out.double() - reference) / torch.linalg.norm(reference)).item()
 
 
 def test_they_are_of_the_space() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -44,3 +44,20 @@ def launch_on_streams(launch: Launch, work: Sequence[Work], times: int = 10) -> 
             with torch.cuda.stream(stream):
                 launch(a, b, out)
     torch.cuda.synchronize()
+
+
+def captured(call: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A call in a CUDA graph, and where that writes its result."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph, result
+
+
+def check_replays(call: Callable[[], torch.Tensor], operand: torch.Tensor) -> None:
+    """That a CUDA graph of a call gives what the call gives, whatever an operand holds then."""
+    graph, result = captured(call)
+    for _ in range(3):
+        operand.normal_()
+        graph.replay()
+        assert torch.equal(result, call())

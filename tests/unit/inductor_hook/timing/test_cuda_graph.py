@@ -1,6 +1,6 @@
 """Timing choices in a CUDA graph: what is noted in place of Inductor's benchmark, and its operands.
 
-What is captured and how long it takes, tests/gpu/test_hook_gpu.py sees to.
+What is captured and how long it takes, tests/gpu/hook/test_choices.py sees to.
 """
 
 from __future__ import annotations

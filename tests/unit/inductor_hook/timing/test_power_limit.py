@@ -1,6 +1,6 @@
 """Choices near the fastest race at the power limit: which, and what becomes of their times.
 
-How long the card takes to get there, and what races then measure, tests/gpu/test_hook_gpu.py sees.
+How long the card takes to get there, and what races measure, tests/gpu/hook/test_choices.py sees.
 """
 
 from __future__ import annotations

@@ -7,27 +7,27 @@ backend, whatever the list of GEMM backends names, and with ``tuned`` it benchma
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from on_gpu.hook import this_gpu
+from on_gpu.tensors import bf16, exact
 from torch.torch_version import TorchVersion
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import installed
 from tilecast.inductor_hook.select.selection import ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.stock_kernels.flex_gemm import quack_config
 
-pytestmark = [
-    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.15", reason="needs PyTorch 2.15"),
-    pytest.mark.usefixtures("gpu_with_a_model"),
-]
+pytestmark = pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.15", reason="needs PyTorch 2.15"
+)
 
 M, N, K = 512, 4096, 4096
 PROBLEM = GemmProblem(M, N, K)
@@ -36,30 +36,17 @@ Compiled = Callable[..., Configs]
 
 
 @pytest.fixture
-def configs_of() -> Iterator[Compiled]:
+def configs_of(benchmarked: Callable) -> Compiled:
     """Compiles a function, checks its result and returns FlexGEMM's configs, as benchmarked."""
-    from torch._inductor import select_algorithm
-    from torch._inductor.utils import fresh_cache
-
-    seen: Configs = []
-
-    def see(choices: list[Any]) -> list[Any]:
-        flexible = [c for c in choices if type(c).__name__ == "FlexGemmEpilogueCaller"]
-        seen.extend(dict(choice.config.quack_config) for choice in flexible)
-        return choices
 
     def compiled(function: Callable, *inputs: torch.Tensor, **options: Any) -> Configs:
-        seen.clear()
-        torch._dynamo.reset()
-        with fresh_cache():
-            result = torch.compile(_flexible(function, **options), fullgraph=True)(*inputs)
-        expected = torch.relu(function(*(tensor.float() for tensor in inputs)))
+        flexible = _flexible(function, **options)
+        result, choices = benchmarked("FlexGemmEpilogueCaller", flexible, *inputs, fullgraph=True)
+        expected = torch.relu(exact(function, *inputs))
         torch.testing.assert_close(result.float(), expected, rtol=2e-2, atol=2e-2 * K**0.5)
-        return list(seen)
+        return [dict(choice.config.quack_config) for choice in choices]
 
-    select_algorithm.add_preprocessing_fn(see)
-    yield compiled
-    select_algorithm.clear_preprocessing_fns()
+    return compiled
 
 
 def _flexible(function: Callable, **options: Any) -> Callable[..., torch.Tensor]:
@@ -78,8 +65,7 @@ def _flexible(function: Callable, **options: Any) -> Callable[..., torch.Tensor]
 
 
 def _operands() -> tuple[torch.Tensor, torch.Tensor]:
-    a, b = (torch.randn(rows, K, device="cuda", dtype=torch.bfloat16) for rows in (M, N))
-    return a, b.t()
+    return bf16(M, K), bf16(N, K).t()
 
 
 def _in_order(
@@ -93,16 +79,11 @@ def _of_model(problem: GemmProblem = PROBLEM) -> list[Any]:
     quack: Any = import_module("torch._vendor.quack.gemm_config")
     every = [dataclasses.asdict(c) for c in quack.get_all_configs() if c.device_capacity == 9]
     configs = tuple(filter(None, _in_order(every, problem)))
-    gpu = hardware(torch.cuda.get_device_name())
-    return list(ranked(Settings(), problem, gpu, configs, len(configs)))
-
-
-def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name.startswith("tilecast")]
+    return list(ranked(Settings(), problem, this_gpu(), configs, len(configs)))
 
 
 def test_the_first_twelve_of_the_model_are_benchmarked(
-    configs_of: Compiled, caplog: pytest.LogCaptureFixture
+    configs_of: Compiled, told: Callable[[], list[str]]
 ) -> None:
     inputs = _operands()
     stock = configs_of(torch.mm, *inputs, tuned=True)
@@ -112,7 +93,7 @@ def test_the_first_twelve_of_the_model_are_benchmarked(
     assert len(stock) == 12
     assert tried != stock
     assert configs_of(torch.mm, *inputs, tuned=True) == stock
-    assert _told(caplog) == []
+    assert told() == []
 
 
 def test_without_tuning_it_is_the_first_of_the_model(configs_of: Compiled) -> None:
@@ -123,8 +104,7 @@ def test_without_tuning_it_is_the_first_of_the_model(configs_of: Compiled) -> No
 
 
 def test_a_batch_is_ranked(configs_of: Compiled) -> None:
-    a = torch.randn(4, 256, 512, device="cuda", dtype=torch.bfloat16)
-    b = torch.randn(4, 1024, 512, device="cuda", dtype=torch.bfloat16).mT
+    a, b = bf16(4, 256, 512), bf16(4, 1024, 512).mT
     problem = GemmProblem(256, 1024, 512, 4)
     with installed(rank_flex_gemm=True):
         tried = configs_of(torch.bmm, a, b, tuned=True)
@@ -132,12 +112,12 @@ def test_a_batch_is_ranked(configs_of: Compiled) -> None:
 
 
 def test_operands_without_a_model_keep_the_stock_order(
-    configs_of: Compiled, model_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    configs_of: Compiled, model_here: Callable[..., Path], told: Callable[[], list[str]]
 ) -> None:
     inputs = _operands()
     stock = configs_of(torch.mm, *inputs, tuned=True)
-    model = model_of("int8:rcr>int32", torch.cuda.get_device_name())
+    model = model_here("int8:rcr>int32")
     with installed(model=model, rank_flex_gemm=True):
         assert configs_of(torch.mm, *inputs, tuned=True) == stock
-    (warning,) = _told(caplog)
+    (warning,) = told()
     assert "PyTorch ranks its own FlexGEMM kernels: no model is for bf16:rcr" in warning
