@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
@@ -39,15 +40,28 @@ def started(*arguments: object, **environment: str) -> subprocess.Popen[str]:
 
 
 def printed(*processes: subprocess.Popen[str]) -> list[list[str]]:
-    """The lines that some processes print, each of which has to succeed within 5 minutes."""
-    try:
-        said = [process.communicate(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, errors) in zip(processes, said, strict=True):
-        assert process.returncode == 0, errors
-    return [output.splitlines() for output, _ in said]
+    """The lines that some processes print, each of which has to succeed within 5 minutes.
+
+    All are listened to at once, and where one fails the others are killed: they may wait for it.
+    """
+
+    failed = []
+
+    def listen(process: subprocess.Popen[str]) -> list[str]:
+        try:
+            output, errors = process.communicate(timeout=300)
+            if process.returncode != 0:
+                failed.append(errors)
+        finally:
+            if process.returncode != 0:
+                for one in processes:
+                    one.kill()
+        return output.splitlines()
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        lines = [*pool.map(listen, processes)]
+    assert not failed, failed[0]
+    return lines
 
 
 def alive(process: int) -> bool:
