@@ -23,7 +23,7 @@ EXCHANGE_RATE = 20e3
 SUMMING_TIME = 0.75
 """Microseconds that a second kernel takes beside what it reads, where CTAs leave their sums in
 memory. It is launched already when the first one ends. This and the next explain best how times of
-12,017 such kernels differ from those of others, over 1,040 problems on H200s."""
+12,017 such kernels differ from those of others, over some 900 problems on H200s."""
 SUMMING_RATE = 34e3
 """Bytes of them per microsecond that it reads for each of the tiles."""
 PIECE_COST = 0.28

@@ -13,7 +13,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.learning.labels import label_table
 
-LABELS = "094cd6312cebafcb4d7bb3e433a0e5d93255d335a0fd2f90cd3c6b642a1182a7"
+LABELS = "28f3ffbab324bfd45260ceb455c3114dea22cdd3198441c924fe4df8483cbb01"
 """SHA-256 of the labels when the data set was collected: problems, configs, times."""
 
 
