@@ -83,7 +83,7 @@ def complaint_of(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str
     return None if "fault of tilecast" not in err and "Traceback" not in err else err[:300]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(540))
 def test_a_changed_model_is_refused_or_answers(
     small_model_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], seed: int
 ) -> None:
@@ -168,7 +168,7 @@ def _read(path: Path) -> Dataset | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(72))
 def test_a_data_set_of_a_changed_provenance_is_refused_or_shown(
     sound_data: Path, tmp_path: Path, seed: int
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_data_set_of_a_changed_provenance_is_refused_or_shown(
         page("data", dataset_sections(dataset, label_table(dataset), "robust"))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(80))
 def test_a_damaged_data_set_is_refused_or_what_was_written(
     sound_data: Path, tmp_path: Path, seed: int
 ) -> None:
