@@ -27,14 +27,14 @@ import numpy as np
 
 from tilecast.data_collection.dataset.autotuned import Autotuned, read_autotuned
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
-from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.models.evaluation.regret import HeldOut, regrets
+from tilecast.models.evaluation.evaluation import held_out, unfitted
+from tilecast.models.evaluation.regret import regrets
 from tilecast.models.learning.autotune_pairs import comparisons
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, spread
+from tilecast.models.learning.labels import ProblemLabels, label_table, spread
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.ranker import ConfigRanker
 
@@ -74,11 +74,8 @@ def parts(table: Table) -> list[Part]:
 
 def regret(ranker: ConfigRanker, table: Table) -> np.ndarray:
     """Of some problems at every k; float64 [problems, MAX_K]."""
-    picks = []
-    for labels in table:
-        first = rank(ranker, labels.problem, labels.candidates, limit=MAX_K)
-        picks.append(tuple(labels.candidates.index(config) for config in first))
-    return regrets(HeldOut(ranker.name, ranker.objective, tuple(picks)), table)
+    asked = held_out(lambda *_: ranker, table, ranker.objective, unfitted(table))
+    return regrets(asked, table)
 
 
 def part_of(dataset: Dataset) -> Part:

@@ -13,8 +13,8 @@ def ranks_for(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
 
     What differs beside that (another type of as many bits, another major of A or B, another vector,
     activation or scale in the epilogue) costs little where it was not seen
-    (models/EXPERIMENTS.md). A matrix that is added has to have been seen. Groups
-    are ranked as a batch of as many.
+    (models/EXPERIMENTS.md). A matrix that is added has to have been seen. Groups are ranked as a
+    batch of as many.
     """
     return any(_shared(one) == _shared(asked) for one in trained)
 

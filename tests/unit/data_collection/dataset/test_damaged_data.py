@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
 
 @pytest.fixture
 def rewritten(sound_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Changes the table of the sound_data file; the seal then fits, whatever the values are."""
+    """Changes the table of the sound file; the seal then fits, whatever the values are."""
     facts = json.loads(pq.read_schema(sound_data).metadata[b"tilecast"])
     monkeypatch.setattr(dataset_module, "_seal", lambda *values: facts["seal"])
 
