@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import files_line, read_measurements
+from tilecast.cli.options.load_measurements import files_line, labelled, read_measurements
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import show_steps
 from tilecast.heuristics.errors import TilecastError
@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> Output:
             allowed = ", ".join(heuristics)
             raise TilecastError(f"heuristic {name!r} is not known; allowed: {allowed}")
     heuristics = {name: heuristics[name] for name in options.only or heuristics}
+    labelled(measured)
     among = (
         _measured_ones(own, measured.own) if own else problems_of(options.operands, measured.own)
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilecast.cli.options import argtypes, arguments
-from tilecast.cli.options.load_measurements import files_line, read_measurements
+from tilecast.cli.options.load_measurements import files_line, labelled, read_measurements
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import show_steps
@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> Output:
     datasets = [path for path in options.add if path.suffix.lower() != SUFFIX]
     measured, files = read_measurements(options, datasets)
     usable = read_autotuned(autotuned, measured.gpu)
+    labelled(measured)
     artifact = train_shown(measured, options.jobs, usable.found)
     save(artifact, options.out)
     seconds = time.perf_counter() - start

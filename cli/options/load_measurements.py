@@ -40,7 +40,6 @@ def read_measurements(
     measured = by_gpu([read_dataset(data), *more])
     if options.gpu is not None:
         check_measured_on(data, measured.gpu, options.gpu)
-    labelled(measured)
     return measured, [data, *added]
 
 

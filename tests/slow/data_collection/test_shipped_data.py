@@ -13,7 +13,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.learning.labels import label_table
 
-LABELS = "388462a1b50fa18a317296d61f936715ef6fd67cc58aa41eb2bebce5620d143b"
+LABELS = "298fedc3a355bc8d542eee779451804b375624ac3b88d80fa8d1d2e55306b7e0"
 """SHA-256 of the labels when the data set was collected: problems, configs, times."""
 
 
