@@ -4,12 +4,17 @@ As for the trees (`tilecast.models.learning.targets`), the target of a config is
 over the analytic time, and only differences within a problem count: the weighted mean of the errors
 of a problem is subtracted before they are squared. A second part of the loss is the cross entropy
 between a softmax of the expected times and one of the measured: it looks at which come first.
+
+A step sees some configs of each of its problems, drawn anew each time. Configs of a problem tell
+much of the same; with half of them a step has twice the problems in the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +25,7 @@ from tilecast.models.features.features import log_analytic
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features
 from tilecast.models.learning.folds import one_thread
 from tilecast.models.learning.labels import ProblemLabels
-from tilecast.models.learning.targets import FAR, FLOOR, FOCUS, THINNING, problem_features
+from tilecast.models.learning.targets import FAR, THINNING, problem_features
 from tilecast.models.runtime.network import Network, take_logarithms
 
 if TYPE_CHECKING:
@@ -28,27 +33,34 @@ if TYPE_CHECKING:
 
 HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
-EPOCHS = 40
+PASSES = 80
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
 MOST_STEPS = 8_500
 """Steps at most, so that training takes no longer the more problems there are."""
-TOGETHER = 8
+TOGETHER = 16
 """Problems of a step."""
-RATE = 3e-3
+SHARE = 0.5
+"""Of a problem's configs, that a step sees."""
+RATE = 1.5e-3
 """The largest learning rate of one cycle that rises and falls (Smith and Topin, 2018)."""
-DECAY = 1e-2
+DECAY = 0.1
 """Weight decay."""
+FOCUS, FLOOR = 4.0, 0.05
+"""Exponent and least of a config's weight, as in `tilecast.models.learning.targets`; there they are
+those of the trees, which do better with steeper ones."""
 ORDER_SHARE = 3e-3
 """What the cross entropy counts for beside the squared error."""
 EXPECTED_NEAR, MEASURED_NEAR = 0.03, 0.02
 """Log slowdowns over which the shares of a softmax fall to 1/e."""
+MOST = 1.0
+"""The log slowdown from which they fall no further: the exponential of it would become 0."""
 LARGE = 64.0
 """A feature that exceeds it counts by its logarithm."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Configs:
-    """The configs of one problem; what the loss needs of them is computed once.
+    """The configs of some problems.
 
     The tensors are float32 [configs, ...], and but for the first one number for each of `REGIMES`.
     """
@@ -61,31 +73,54 @@ class _Configs:
     """Log of the time over the problem's best."""
     weight: torch.Tensor
     """What a squared error counts."""
-    mean: torch.Tensor
-    """The same over its sum: weights of a mean."""
-    share: torch.Tensor
-    """A softmax of the measured times."""
+    near: torch.Tensor
+    """What a config counts for in the softmax of the measured times."""
+    problem: torch.Tensor
+    """int64 [configs]: the number of the problem."""
 
     @classmethod
     def of(
-        cls, features: np.ndarray, log_time: np.ndarray, slowdown: np.ndarray, scale: Network
+        cls, problem: int, features: np.ndarray, log_time: np.ndarray, scale: Network
     ) -> _Configs:
         """Take features as they are, and log times up to a constant of the problem."""
         import torch
 
+        slowdown = log_time - log_time.min(0)
         level = log_time - log_analytic(features)[:, None]
         weight = np.exp(-FOCUS * slowdown) + FLOOR
-        near = np.exp(-slowdown / MEASURED_NEAR)
-        arrays = (level, slowdown, weight, weight / weight.sum(0), near / near.sum(0))
-        tensors = (torch.from_numpy(array.astype(np.float32)) for array in arrays)
-        return cls(torch.from_numpy(scale.scaled(features).astype(np.float32)), *tensors)
+        near = np.exp(-slowdown.clip(max=MOST) / MEASURED_NEAR)
+        tensors = (
+            torch.from_numpy(array.astype(np.float32))
+            for array in (scale.scaled(features), level, slowdown, weight, near)
+        )
+        return cls(*tensors, problem=torch.full((len(features),), problem))
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Configs]) -> _Configs:
+        """All of some, one below the other."""
+        import torch
+
+        names = [field.name for field in fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    def take(self, rows: torch.Tensor, problem: torch.Tensor) -> _Configs:
+        """Those in some rows, which get other numbers of their problems."""
+        of_configs = (self.features, self.level, self.slowdown, self.weight, self.near)
+        return _Configs(*(tensor[rows] for tensor in of_configs), problem=problem)
+
+    def totals(self, each: torch.Tensor) -> torch.Tensor:
+        """Sums over the configs of a problem of `TOGETHER`, beside each of them."""
+        import torch
+
+        sums = torch.zeros(TOGETHER, each.shape[1]).index_add(0, self.problem, each)
+        return sums[self.problem]
 
 
 def fit_network(
     table: Sequence[ProblemLabels],
     compared: Sequence[Comparison],
     hardware: Hardware,
-    epochs: int = EPOCHS,
+    passes: int = PASSES,
     seed: int = 0,
 ) -> Network:
     """Learn log(time / analytic time) of configs up to a constant of the problem.
@@ -97,18 +132,18 @@ def fit_network(
     from torch.optim.lr_scheduler import OneCycleLR
 
     random = torch.Generator().manual_seed(seed)
+    known = [_taught(labels, hardware) for labels in table]
+    known += [_compared(one, hardware) for one in compared]
     scale = _scale(np.concatenate([problem_features(labels, hardware) for labels in table]))
-    problems = [_configs(labels, hardware, scale) for labels in table]
-    problems += [_compared(one, hardware, scale) for one in compared]
+    configs = _Configs.joined([_Configs.of(i, *one, scale) for i, one in enumerate(known)])
     weights = _first_weights((len(scale.mean), *HIDDEN, len(REGIMES)), random)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, fused=True)
-    orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
-    groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
-    cycle = OneCycleLR(optimizer, RATE, len(groups))
+    steps = min(passes * math.ceil(len(known) / TOGETHER), MOST_STEPS)
+    cycle = OneCycleLR(optimizer, RATE, steps)
     with one_thread():
-        for group in groups:
+        for step in islice(_steps(configs, random), steps):
             optimizer.zero_grad()
-            _loss(weights, [problems[i] for i in group]).backward()
+            _loss(weights, step).backward()
             clip_grad_norm_(weights, 1.0)
             optimizer.step()
             cycle.step()
@@ -126,22 +161,21 @@ def _scale(features: np.ndarray) -> Network:
     return Network(logarithmic, rows.mean(0), rows.std(0) + np.float32(1e-6), ())
 
 
-def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Configs:
-    """The configs near the best of a problem in one of the regimes, and some of the others.
+def _taught(labels: ProblemLabels, hardware: Hardware) -> tuple[np.ndarray, np.ndarray]:
+    """Features and log times of configs near a problem's best in a regime, and some of the others.
 
     Without any of these, the network would know nothing of slow configs, and put one first.
     """
     features, log_time = problem_features(labels, hardware), labels.log_times()
-    slowdown = log_time - log_time.min(0)
-    near = slowdown.min(1) < np.log(FAR)
+    near = (log_time - log_time.min(0)).min(1) < np.log(FAR)
     kept = near | (np.arange(len(near)) % THINNING == 0)
-    return _Configs.of(features[kept], log_time[kept], slowdown[kept], scale)
+    return features[kept], log_time[kept]
 
 
-def _compared(one: Comparison, hardware: Hardware, scale: Network) -> _Configs:
-    """Configs of which only the order is known, the same for both regimes."""
+def _compared(one: Comparison, hardware: Hardware) -> tuple[np.ndarray, np.ndarray]:
+    """The same of configs of which only the order is known, which is that of both regimes."""
     slowdown = np.log(np.stack([one.slowdown] * len(REGIMES), axis=1))
-    return _Configs.of(compared_features(one, hardware), slowdown, slowdown, scale)
+    return compared_features(one, hardware), slowdown
 
 
 def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[torch.Tensor]:
@@ -156,32 +190,39 @@ def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[tor
     return drawn
 
 
-def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor:
-    """How far a network is from some problems' times."""
+def _steps(configs: _Configs, random: torch.Generator) -> Iterator[_Configs]:
+    """Without end: all problems in a random order, `TOGETHER` at a time, then in another order.
+
+    Of each problem some configs are there, `SHARE` of all on average.
+    """
     import torch
 
-    values = torch.cat([one.features for one in problems])
-    level = torch.cat([one.level for one in problems])
-    slowdown = torch.cat([one.slowdown for one in problems])
-    weight = torch.cat([one.weight for one in problems])
-    mean = torch.cat([one.mean for one in problems])
-    share = torch.cat([one.share for one in problems])
-    counts = torch.tensor([len(one.level) for one in problems])
-    problem = torch.repeat_interleave(torch.arange(len(problems)), counts)
+    count = int(configs.problem[-1]) + 1
+    while True:
+        place = torch.randperm(count, generator=random)[configs.problem]
+        rows = torch.nonzero(torch.rand(len(place), generator=random) < SHARE)[:, 0]
+        rows = rows[place[rows].argsort(stable=True)]
+        sizes = (place[rows] // TOGETHER).bincount()
+        yield from (
+            configs.take(step, place[step] % TOGETHER)
+            for step in rows.split(sizes.tolist())
+            if len(step)
+        )
+
+
+def _loss(weights: list[torch.Tensor], step: _Configs) -> torch.Tensor:
+    """How far a network is from the times of a step's problems."""
+    import torch
 
     *hidden, last = zip(weights[::2], weights[1::2], strict=True)
+    values = step.features
     for layer, bias in hidden:
         values = torch.addmm(bias, values, layer).relu()
-    error = torch.addmm(last[1], values, last[0]) - level
-
-    def of_problem(each: torch.Tensor) -> torch.Tensor:
-        """Sums over the configs of a problem, beside each of them."""
-        sums = torch.zeros(len(problems), each.shape[1]).index_add(0, problem, each)
-        return sums[problem]
-
-    centred = error - of_problem(mean * error)
-    squared = (weight * centred**2).sum() / weight.sum()
+    error = torch.addmm(last[1], values, last[0]) - step.level
+    centred = error - step.totals(step.weight * error) / step.totals(step.weight)
+    squared = (step.weight * centred**2).sum() / step.weight.sum()
     # Centred, no exponential overflows by what all configs of a problem share.
-    log_expected = -(centred + slowdown).clamp(-1, 1) / EXPECTED_NEAR
-    entropy = (share * (torch.log(of_problem(torch.exp(log_expected))) - log_expected)).sum()
-    return squared + ORDER_SHARE * entropy / len(problems) / len(REGIMES)
+    log_expected = -(centred + step.slowdown).clamp(-MOST, MOST) / EXPECTED_NEAR
+    share = step.near / step.totals(step.near)
+    entropy = share * (torch.log(step.totals(torch.exp(log_expected))) - log_expected)
+    return squared + ORDER_SHARE * entropy.sum() / share.sum()

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.learning.autotune_pairs import Comparison
-from tilecast.models.learning.fit_network import EPOCHS, fit_network
+from tilecast.models.learning.fit_network import PASSES, fit_network
 from tilecast.models.learning.fit_trees import DEPTH, ROUNDS, fit_distance
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.runtime.objectives import ROBUST, check_objective
@@ -23,7 +23,7 @@ def fit_ranker(
     compared: Sequence[Comparison] = (),
     rounds: int = ROUNDS,
     depth: int = DEPTH,
-    epochs: int = EPOCHS,
+    passes: int = PASSES,
     seed: int = 0,
 ) -> ConfigRanker:
     """Learn from the labels of each problem, `tilecast.models.learning.labels.label_table`.
@@ -36,14 +36,14 @@ def fit_ranker(
         compared: what else is known of the order of configs, of problems that the table lacks.
         rounds: trees.
         depth: of a tree.
-        epochs: how often the network sees each problem, within `MOST_STEPS`.
+        passes: how often the network sees each problem, within `MOST_STEPS`.
         seed: of everything that is drawn.
 
     Raises:
         TilecastError: ``objective`` is not known.
     """
     check_objective(objective)
-    fitted = _fitted(tuple(table), tuple(compared), hardware, rounds, depth, epochs, seed)
+    fitted = _fitted(tuple(table), tuple(compared), hardware, rounds, depth, passes, seed)
     return replace(fitted, objective=objective)
 
 
@@ -54,9 +54,9 @@ def _fitted(
     hardware: Hardware,
     rounds: int,
     depth: int,
-    epochs: int,
+    passes: int,
     seed: int,
 ) -> ConfigRanker:
     """Kept for the last tables: all objectives share it, and training shares it with scoring."""
     forest = fit_distance(table, hardware, rounds, depth, seed)
-    return ConfigRanker(hardware, forest, fit_network(table, compared, hardware, epochs, seed))
+    return ConfigRanker(hardware, forest, fit_network(table, compared, hardware, passes, seed))

@@ -18,7 +18,7 @@ from tilecast.models.features.features import featurize, log_analytic
 from tilecast.models.learning.labels import ProblemLabels
 
 FOCUS = 6.0
-"""Exponent of a config's weight, slowdown ** -FOCUS: the order matters at the top."""
+"""Exponent of a config's weight for the trees, slowdown ** -FOCUS: the order matters at the top."""
 FLOOR = 0.02
 """Weight that even the slowest config keeps, so that it is not mistaken for a fast one."""
 FAR = 1.25

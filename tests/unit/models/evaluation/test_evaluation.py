@@ -209,7 +209,7 @@ def test_calls_side_by_side_have_a_thread_each_and_torch_its_own_again() -> None
 
 def test_first_choices_are_set_beside_the_library(synthetic_table) -> None:
     def fit(table, objective: str) -> ConfigRanker:
-        return fit_ranker(table, objective, hardware=hardware("H200"), rounds=20, epochs=2)
+        return fit_ranker(table, objective, hardware=hardware("H200"), rounds=20, passes=4)
 
     result: dict[str, Any] = evaluate([fit, fit_random], synthetic_table, ("sustained",), jobs=2)
     assert json.loads(json.dumps(result)) == result

@@ -70,7 +70,7 @@ def test_a_collector_knows_better(h200: Hardware, configs: list[KernelConfig]) -
 
 def test_only_the_network_learns(synthetic_table: list[ProblemLabels], h200: Hardware) -> None:
     asked, known = synthetic_table[0], synthetic_table[4:]
-    fit = partial(fit_ranker, hardware=h200, rounds=20, depth=5, epochs=20)
+    fit = partial(fit_ranker, hardware=h200, rounds=20, depth=5, passes=40)
     plain = fit(known)
     first = rank(plain, asked.problem, candidates(asked.problem, h200), limit=6)
     # Production says the contrary of what the model thinks.

@@ -189,6 +189,23 @@ def test_it_learns_both_regimes(synthetic_table: list[ProblemLabels]) -> None:
         assert np.log(lost).mean() < np.log(1.05)
 
 
+def test_it_learns_from_few_problems_whose_other_configs_are_far_slower(
+    synthetic_table: list[ProblemLabels],
+) -> None:
+    few = []
+    for labels in synthetic_table[:3]:
+        slow = labels.slowdown("burst") > 1
+        few.append(
+            replace(labels, label={one: times * 1000**slow for one, times in labels.label.items()})
+        )
+    network = fit_network(few, (), H200)
+    for labels in few:
+        features = problem_features(labels, H200)
+        scores = network.predict(features)[:, REGIMES.index("burst")] + log_analytic(features)
+        assert np.isfinite(scores).all()
+        assert scores[labels.label["burst"].argmin()] < np.median(scores)
+
+
 def test_a_process_forked_amid_a_prediction_predicts(network: Network) -> None:
     features = np.zeros((3, WIDTHS[0]), np.float32)
     with network_module._limiting:

@@ -25,7 +25,7 @@ H200 = hardware("H200")
 
 @pytest.fixture(scope="module")
 def fitted(synthetic_table: list[ProblemLabels]) -> ConfigRanker:
-    return fit_ranker(synthetic_table, "sustained", hardware=H200, rounds=60, epochs=20)
+    return fit_ranker(synthetic_table, "sustained", hardware=H200, rounds=60, passes=40)
 
 
 def _features(labels: ProblemLabels) -> np.ndarray:
