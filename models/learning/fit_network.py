@@ -31,11 +31,11 @@ from tilecast.models.runtime.network import Network, take_logarithms
 if TYPE_CHECKING:
     import torch
 
-HIDDEN = (192, 192, 192)
+HIDDEN = (128, 128, 128)
 """Widths of the layers between features and outputs."""
 PASSES = 80
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 8_500
+MOST_STEPS = 16_500
 """Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 16
 """Problems of a step."""

@@ -13,16 +13,15 @@ from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.targets import training_rows
 from tilecast.models.runtime.forest import Forest
 
-ROUNDS, DEPTH = 200, 8
-"""Trees that rank, and their depth."""
-TIME_ROUNDS, TIME_DEPTH = 100, 5
-"""Trees that predict times, and their depth."""
+ROUNDS, DEPTH, RATE = 60, 9, 0.25
+"""Trees that rank, their depth and the learning rate."""
+TIME_ROUNDS, TIME_DEPTH, TIME_RATE = 100, 5, 0.1
+"""Of those that predict times."""
 GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 
 _TREES: dict[str, object] = {
     "objective": "reg:squarederror",
-    "learning_rate": 0.1,
     "subsample": 0.5,
     "colsample_bytree": 0.5,
 }
@@ -46,7 +45,7 @@ def fit_distance(
     The trees predict log(time / analytic time) up to a constant of the problem.
     """
     rows = training_rows(table, hardware, REGIMES)
-    parameters = _TREES | {"max_depth": depth, "seed": seed}
+    parameters = _TREES | {"max_depth": depth, "learning_rate": RATE, "seed": seed}
     return boosted(rows.features, rows.residual, rows.weight, rounds, parameters)
 
 
@@ -57,7 +56,8 @@ def fit_times(
     rows = training_rows(table, hardware, (regime,))
     good = rows.slowdown < GOOD
     taught = (rows.features[good], rows.level[good], rows.weight[good])
-    return boosted(*taught, TIME_ROUNDS, _TREES | {"max_depth": TIME_DEPTH, "seed": seed})
+    parameters = _TREES | {"max_depth": TIME_DEPTH, "learning_rate": TIME_RATE, "seed": seed}
+    return boosted(*taught, TIME_ROUNDS, parameters)
 
 
 def boosted(

@@ -18,11 +18,11 @@ from tilecast.models.runtime.objectives import OBJECTIVES, ROBUST, regimes_of
 
 ENTRANTS = 320
 """Candidates that the analytic time lets through to the first trees."""
-COARSE_TREES = 40
-"""Trees that all entrants pass through."""
+COARSE = 5
+"""All entrants pass through the first of the trees, one in so many."""
 SURVIVORS = 64
 """Candidates that pass through all trees and the network."""
-NETWORK_SHARE = np.float32(0.7)
+NETWORK_SHARE = np.float32(0.8)
 """The network's share of a score; the trees have the rest."""
 
 
@@ -98,7 +98,8 @@ class ConfigRanker:
 
     def _by_coarse(self, features: np.ndarray) -> np.ndarray:
         """Indices of the entrants by the first trees."""
-        return _ascending(self.forest.predict(features, COARSE_TREES) + log_analytic(features))
+        coarse = self.forest.predict(features, -(-self.forest.trees // COARSE))
+        return _ascending(coarse + log_analytic(features))
 
     def _ranked(self, survivors: np.ndarray, features: np.ndarray) -> np.ndarray:
         """The survivors by all trees and the network."""
