@@ -6,7 +6,7 @@ of a problem is subtracted before they are squared. A second part of the loss is
 between a softmax of the expected times and one of the measured: it looks at which come first.
 
 A step sees some configs of each of its problems, drawn anew each time. Configs of a problem tell
-much of the same; with half of them a step has twice the problems in the time.
+much of the same; with a third of them a step has three times the problems in the time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 HIDDEN = (128, 128, 128)
 """Widths of the layers between features and outputs."""
-PASSES = 80
+PASSES = 120
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 16_500
+MOST_STEPS = 16_000
 """Steps at most, so that training takes no longer the more problems there are."""
-TOGETHER = 16
+TOGETHER = 24
 """Problems of a step."""
-SHARE = 0.5
+SHARE = 0.35
 """Of a problem's configs, that a step sees."""
 RATE = 1.5e-3
 """The largest learning rate of one cycle that rises and falls (Smith and Topin, 2018)."""
@@ -106,14 +106,14 @@ class _Configs:
     def take(self, rows: torch.Tensor, problem: torch.Tensor) -> _Configs:
         """Those in some rows, which get other numbers of their problems."""
         of_configs = (self.features, self.level, self.slowdown, self.weight, self.near)
-        return _Configs(*(tensor[rows] for tensor in of_configs), problem=problem)
+        return _Configs(*(each.index_select(0, rows) for each in of_configs), problem=problem)
 
     def totals(self, each: torch.Tensor) -> torch.Tensor:
         """Sums over the configs of a problem of `TOGETHER`, beside each of them."""
         import torch
 
-        sums = torch.zeros(TOGETHER, each.shape[1]).index_add(0, self.problem, each)
-        return sums[self.problem]
+        place = self.problem[:, None].expand_as(each)
+        return torch.zeros(TOGETHER, each.shape[1]).scatter_add(0, place, each).gather(0, place)
 
 
 def fit_network(
@@ -128,7 +128,6 @@ def fit_network(
     The network has an output for each of `REGIMES`; see `tilecast.models.learning.fit_ranker`.
     """
     import torch
-    from torch.nn.utils import clip_grad_norm_
     from torch.optim.lr_scheduler import OneCycleLR
 
     random = torch.Generator().manual_seed(seed)
@@ -144,10 +143,9 @@ def fit_network(
         for step in islice(_steps(configs, random), steps):
             optimizer.zero_grad()
             _loss(weights, step).backward()
-            clip_grad_norm_(weights, 1.0)
             optimizer.step()
             cycle.step()
-    arrays = [weight.detach().numpy() for weight in weights]
+    arrays = [np.ascontiguousarray(weight.detach().numpy().T) for weight in weights]
     layers = tuple(zip(arrays[::2], arrays[1::2], strict=True))
     return Network(scale.logarithmic, scale.mean, scale.deviation, layers)
 
@@ -179,12 +177,12 @@ def _compared(one: Comparison, hardware: Hardware) -> tuple[np.ndarray, np.ndarr
 
 
 def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[torch.Tensor]:
-    """Weights and biases of each layer, drawn as torch's own linear layers draw them."""
+    """Weights [below, above] and biases of each layer, drawn as torch's linear layers draw them."""
     import torch
 
     drawn = []
     for above, below in zip(widths, widths[1:], strict=False):
-        for shape in ((above, below), (below,)):
+        for shape in ((below, above), (below,)):
             uniform = torch.rand(shape, generator=random) * 2 - 1
             drawn.append((uniform / above**0.5).requires_grad_())
     return drawn
@@ -213,16 +211,19 @@ def _steps(configs: _Configs, random: torch.Generator) -> Iterator[_Configs]:
 def _loss(weights: list[torch.Tensor], step: _Configs) -> torch.Tensor:
     """How far a network is from the times of a step's problems."""
     import torch
+    from torch.nn.functional import linear
 
     *hidden, last = zip(weights[::2], weights[1::2], strict=True)
     values = step.features
-    for layer, bias in hidden:
-        values = torch.addmm(bias, values, layer).relu()
-    error = torch.addmm(last[1], values, last[0]) - step.level
-    centred = error - step.totals(step.weight * error) / step.totals(step.weight)
+    for layer in hidden:
+        values = linear(values, *layer).relu()
+    error = linear(values, *last) - step.level
+    sums = step.totals(torch.cat((step.weight * error, step.weight, step.near), 1))
+    of_error, of_weight, of_near = sums.chunk(3, 1)
+    centred = error - of_error / of_weight
     squared = (step.weight * centred**2).sum() / step.weight.sum()
     # Centred, no exponential overflows by what all configs of a problem share.
     log_expected = -(centred + step.slowdown).clamp(-MOST, MOST) / EXPECTED_NEAR
-    share = step.near / step.totals(step.near)
+    share = step.near / of_near
     entropy = share * (torch.log(step.totals(torch.exp(log_expected))) - log_expected)
     return squared + ORDER_SHARE * entropy.sum() / share.sum()

@@ -182,7 +182,7 @@ def synthetic_table(synthetic_dataset: Dataset):
 def small_model(synthetic_table) -> Artifact:
     """A whole artifact of a few shallow trees, which is quick to make, write and read."""
     gpu = hardware("H200")
-    ranker = fit_ranker(synthetic_table, hardware=gpu, rounds=24, depth=6, passes=40)
+    ranker = fit_ranker(synthetic_table, hardware=gpu, rounds=24, depth=6, passes=60)
     rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0, -0.1), {mean: -5.0 - mean / 2 for mean in MEANS})
     line = dict.fromkeys(OBJECTIVES, (0.015, 0.4))
     learned = beside_library([ask(ranker, labels) for labels in synthetic_table])
