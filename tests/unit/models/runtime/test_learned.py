@@ -259,7 +259,7 @@ def test_what_failed_in_groups_or_without_is_chosen_in_neither(small_model: Arti
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
     speeds = {}
     for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
-        problem = GemmProblem(300, 8192, 8192, operands=GemmOperands.parse(text))
+        problem = GemmProblem(300, 4096, 14336, operands=GemmOperands.parse(text))
         choice = load_heuristic(H200, problem.operands).first(problem, candidates(problem, H200))
         assert choice.library_over is not None
         speeds[text] = choice.library_over
