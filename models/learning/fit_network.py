@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -76,7 +76,7 @@ class _Configs:
     near: torch.Tensor
     """What a config counts for in the softmax of the measured times."""
     problem: torch.Tensor
-    """int64 [configs]: the number of the problem."""
+    """int64 [configs]: the number of the problem; within a step, one below `TOGETHER`."""
 
     @classmethod
     def of(
@@ -103,13 +103,13 @@ class _Configs:
         names = [field.name for field in fields(cls)]
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
-    def take(self, rows: torch.Tensor, problem: torch.Tensor) -> _Configs:
-        """Those in some rows, which get other numbers of their problems."""
-        of_configs = (self.features, self.level, self.slowdown, self.weight, self.near)
-        return _Configs(*(each.index_select(0, rows) for each in of_configs), problem=problem)
+    def take(self, rows: torch.Tensor) -> _Configs:
+        """Those in some rows."""
+        names = [field.name for field in fields(self)]
+        return _Configs(*(getattr(self, name).index_select(0, rows) for name in names))
 
     def totals(self, each: torch.Tensor) -> torch.Tensor:
-        """Sums over the configs of a problem of `TOGETHER`, beside each of them."""
+        """Sums over the configs of each problem of a step, beside each of them."""
         import torch
 
         place = self.problem[:, None].expand_as(each)
@@ -200,12 +200,9 @@ def _steps(configs: _Configs, random: torch.Generator) -> Iterator[_Configs]:
         place = torch.randperm(count, generator=random)[configs.problem]
         rows = torch.nonzero(torch.rand(len(place), generator=random) < SHARE)[:, 0]
         rows = rows[place[rows].argsort(stable=True)]
-        sizes = (place[rows] // TOGETHER).bincount()
-        yield from (
-            configs.take(step, place[step] % TOGETHER)
-            for step in rows.split(sizes.tolist())
-            if len(step)
-        )
+        sizes = (place[rows] // TOGETHER).bincount().tolist()
+        numbered = replace(configs, problem=place % TOGETHER)
+        yield from (numbered.take(step) for step in rows.split(sizes) if len(step))
 
 
 def _loss(weights: list[torch.Tensor], step: _Configs) -> torch.Tensor:

@@ -20,11 +20,6 @@ TIME_ROUNDS, TIME_DEPTH, TIME_RATE = 100, 5, 0.1
 GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 
-_TREES: dict[str, object] = {
-    "objective": "reg:squarederror",
-    "subsample": 0.5,
-    "colsample_bytree": 0.5,
-}
 _SHARED: dict[str, object] = {
     "tree_method": "hist",
     "max_bin": 64,
@@ -45,7 +40,7 @@ def fit_distance(
     The trees predict log(time / analytic time) up to a constant of the problem.
     """
     rows = training_rows(table, hardware, REGIMES)
-    parameters = _TREES | {"max_depth": depth, "learning_rate": RATE, "seed": seed}
+    parameters = _parameters(depth, RATE, seed)
     return boosted(rows.features, rows.residual, rows.weight, rounds, parameters)
 
 
@@ -56,8 +51,19 @@ def fit_times(
     rows = training_rows(table, hardware, (regime,))
     good = rows.slowdown < GOOD
     taught = (rows.features[good], rows.level[good], rows.weight[good])
-    parameters = _TREES | {"max_depth": TIME_DEPTH, "learning_rate": TIME_RATE, "seed": seed}
-    return boosted(*taught, TIME_ROUNDS, parameters)
+    return boosted(*taught, TIME_ROUNDS, _parameters(TIME_DEPTH, TIME_RATE, seed))
+
+
+def _parameters(depth: int, rate: float, seed: int) -> dict[str, object]:
+    """Of trees that rank or predict times, for `boosted`."""
+    return {
+        "objective": "reg:squarederror",
+        "subsample": 0.5,
+        "colsample_bytree": 0.5,
+        "max_depth": depth,
+        "learning_rate": rate,
+        "seed": seed,
+    }
 
 
 def boosted(

@@ -21,7 +21,7 @@ MAX_DEPTH = 12
 MAX_TREES = 2**11
 """Trees of one forest: each takes some 10 KB to rank a problem."""
 MAX_LEAVES = 2**18
-"""Leaves of all trees together: some 3 MB, five times those of the shipped models."""
+"""Leaves of all trees together: some 3 MB, eight times those of a shipped forest."""
 MAX_SUM = 50.0
 """What the trees may add up to: they predict logarithms, and e^50 fits into a float."""
 
