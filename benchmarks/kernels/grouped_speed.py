@@ -38,7 +38,7 @@ from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from races import Call, Races, largest_error, medians
-from runner import SHOWN_K, Measure, Row, Sweep, ratios
+from runner import SHOWN_K, Measure, Row, Sweep, ratios, shown_regret
 
 LIBRARY = "torch._grouped_mm"
 FREQUENT, DRAWN = 28, 12  # configs of the fixed sample
@@ -154,8 +154,7 @@ def measuring() -> Iterator[Measure]:
 def lost(row: Row) -> list[float]:
     """What the first `SHOWN_K` of the model's order lose to the best, of all that were screened."""
     times = {name: time for name, time in row["screened"].items() if name != LIBRARY}
-    text, _ = row["problem"].split()
-    problem = GemmProblem.parse(text, GemmOperands.parse(row["operands"]))
+    problem = problem_of(row)
     gpu = hardware(row.get("gpu", "H200"))
     known = [config for name in times if (config := parse_config(name)) in candidates(problem, gpu)]
     table = config_table(known, problem.operands).all()
@@ -167,7 +166,7 @@ def figures(rows: Sequence[Row]) -> Row:
     """Times of PyTorch over the best, and what choices of configs lose."""
     found: Row = {}
     for name, (least, most) in ROWS.items():
-        part = [row for row in rows if least <= rows_of(row) <= most]
+        part = [row for row in rows if least <= problem_of(row).m <= most]
         if not part:
             continue
         here = found[name] = {}
@@ -176,8 +175,8 @@ def figures(rows: Sequence[Row]) -> Row:
             if raced:
                 here[regime] = over_best([times[regime] for times in raced])
         here["burst, even"] = over_best([row["even"] for row in part])
-        regret = np.mean([lost(row) for row in part], axis=0)
-        here["regret"] = {str(k): round(float(r), 4) for k, r in zip(SHOWN_K, regret, strict=True)}
+        regret = np.array([lost(row) for row in part])
+        here["regret"] = shown_regret(regret, [problem_of(row).family for row in part])
     return found
 
 
@@ -187,9 +186,10 @@ def over_best(times: Sequence[dict[str, float]]) -> Row:
     return ratios([own[LIBRARY] for own in times], best)
 
 
-def rows_of(row: Row) -> int:
-    """The m of a row's problem, in front of n and k."""
-    return int(row["problem"].split()[0].split("x")[-3])
+def problem_of(row: Row) -> GemmProblem:
+    """What a row is about."""
+    text, _ = row["problem"].split()
+    return GemmProblem.parse(text, GemmOperands.parse(row["operands"]))
 
 
 PROBLEMS = {f"{problem} {problem.operands.layout}": problem for problem in grouped()[:COUNT]}

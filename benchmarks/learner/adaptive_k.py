@@ -29,8 +29,8 @@ from tilecast.models.runtime.stopping import MEANS, StoppingRule, stop_features
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
-from runner import Row
-from selection_regret import DIGITS, Table, read
+from runner import DIGITS, Row
+from selection_regret import Table, read
 
 
 @dataclass(frozen=True, eq=False)

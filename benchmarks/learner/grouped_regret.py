@@ -35,8 +35,8 @@ from tilecast.models.runtime.ranker import ConfigRanker
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
-from runner import SHOWN_K, Row, ratios
-from selection_regret import DIGITS, among, losses, rounded
+from runner import DIGITS, SHOWN_K, Row, ratios, rounded
+from selection_regret import among, losses
 
 BESIDE = runner.DATA.with_name("h100.parquet")
 BATCH = "as a batch"

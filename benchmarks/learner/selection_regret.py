@@ -30,7 +30,7 @@ from tilecast.models.evaluation import baselines, evaluation
 from tilecast.models.evaluation.baselines import RandomChoice
 from tilecast.models.evaluation.evaluation import Fit, held_out
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic
-from tilecast.models.evaluation.regret import HeldOut, error_of_mean, groups, summarise
+from tilecast.models.evaluation.regret import HeldOut, groups, summarise
 from tilecast.models.learning.fit_deferral import SLOWER
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
@@ -39,7 +39,6 @@ from tilecast.models.learning.labels import (
     ProblemLabels,
     label_table,
     noise_floor,
-    spread,
 )
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.objectives import OBJECTIVES
@@ -48,10 +47,9 @@ from tilecast.models.runtime.ranker import ConfigRanker
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
-from runner import SHOWN_K, Row, ratios
+from runner import DIGITS, SHOWN_K, Row, ratios, rounded, shown_regret
 
 FIGURES = ("proposed", "geomean", "error", "p95", "max", "within_2_percent")
-DIGITS = 5
 
 Table = Sequence[ProblemLabels]
 
@@ -91,12 +89,8 @@ def losses(asked: HeldOut, table: Table) -> Row:
 
 def of_shown(rows: np.ndarray, table: Table) -> Row:
     """What some problems lose at each of `SHOWN_K`, given their regret at every k."""
-    rows = rows[:, [k - 1 for k in SHOWN_K]]
-    errors = error_of_mean(rows, [labels.problem.family for labels in table])
-    return {
-        str(k): rounded({**spread(rows[:, i]), "error": float(errors[i])})
-        for i, k in enumerate(SHOWN_K)
-    }
+    families = [labels.problem.family for labels in table]
+    return shown_regret(rows[:, [k - 1 for k in SHOWN_K]], families)
 
 
 def kinds(table: Table) -> dict[str, np.ndarray]:
@@ -157,11 +151,6 @@ def beside_library(table: Table, asked: HeldOut) -> Row:
         slower = np.mean(np.array(library) < SLOWER * np.array(picked))
         found[k] = ratios(library, picked) | {"slower": round(float(slower), DIGITS)}
     return found
-
-
-def rounded(row: Row) -> Row:
-    """The same with fewer digits."""
-    return {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in row.items()}
 
 
 def among_stock(table: Table, gpu: Hardware) -> Row:

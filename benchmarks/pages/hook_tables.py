@@ -13,12 +13,12 @@ from cells import (
     by_numbers,
     cells,
     markdown,
+    mean_by_k,
     newest,
     of_torch,
     percent,
     with_error,
 )
-from runner import SHOWN_K
 
 from tilecast.heuristics.operands import ROW_GROUPS
 
@@ -197,8 +197,7 @@ def grouped(figures: Figures) -> str:
     for name, found in newest(figures["grouped_speed"]).items():
         speeds = [found.get(regime, {}) for regime in regimes.values()]
         shown = [f"{s['geomean']:.2f}x, {s['least']:.2f}x" if s else "" for s in speeds]
-        regret = " / ".join(percent(found["regret"][str(k)]) for k in SHOWN_K)
-        rows.append([name, str(found["burst"]["problems"]), *shown, regret])
+        rows.append([name, str(found["burst"]["problems"]), *shown, mean_by_k(found["regret"])])
     return markdown(["rows of all experts", "layers", *regimes, AT], rows)
 
 

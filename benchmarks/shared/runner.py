@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.data_collection.gpu.environment import gpu_states, installed_version, public_command
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
+from tilecast.models.evaluation.regret import error_of_mean
+from tilecast.models.learning.labels import spread
 
 RESULTS = Path(__file__).parents[1] / "results"
 DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200.parquet"
@@ -42,6 +44,7 @@ PACKAGES = (
     *("nvidia-matmul-heuristics", "transformers", "torchao"),
 )
 SHOWN_K = (1, 3, 5)  # numbers of kernels that tables show regret at
+DIGITS = 5  # of a figure that is rounded
 SHARE = "measure every Nth item, from the one at I on (default: all)"
 ONLY = "measure the items whose name contains one of these, in their order (default: all)"
 VARIABLES = ("TILECAST", "TORCH", "TRITON")  # of the environment whose names begin so are noted
@@ -151,6 +154,25 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     shares = {"least": 0.0, "p5": 0.05, "p95": 0.95, "most": 1.0}
     found = {"geomean": float(logs.mean())} | quantiles(logs, **shares)
     return {"problems": len(logs)} | {name: round(math.exp(v), 4) for name, v in found.items()}
+
+
+def rounded(row: Row) -> Row:
+    """The same with fewer digits."""
+    return {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in row.items()}
+
+
+def shown_regret(lost: np.ndarray, families: Sequence[Hashable]) -> Row:
+    """What problems lose at each of `SHOWN_K`, with the error of the mean.
+
+    Args:
+        lost: float64 [problems, numbers of kernels].
+        families: of each problem.
+    """
+    errors = error_of_mean(lost, families)
+    return {
+        str(k): rounded({**spread(one), "error": float(error)})
+        for k, one, error in zip(SHOWN_K, lost.T, errors, strict=True)
+    }
 
 
 def write(options: argparse.Namespace, settings: Row, figures: Row) -> None:

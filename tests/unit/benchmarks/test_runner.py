@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import runner
 import torch
@@ -117,6 +118,17 @@ def _near(found: Any, kept: Any) -> bool:
     if isinstance(kept, dict):
         return found.keys() == kept.keys() and all(_near(found[k], kept[k]) for k in kept)
     return found == (pytest.approx(kept, rel=1e-9) if isinstance(kept, float) else kept)
+
+
+def test_regret_is_shown_with_how_far_its_mean_is_known() -> None:
+    lost = np.array([[0.1, 0.0, 0.0], [0.1, 0.02, 0.0]])
+    one, three, five = runner.shown_regret(lost, [(64, 64), (128, 64)]).values()
+    assert one == {"geomean": 0.1, "p95": 0.1, "max": 0.1, "error": 0.0}
+    # Of two families the mean of a draw is anything from one's loss to the other's.
+    assert three["geomean"] == round(1.02**0.5 - 1, 5)
+    assert (three["max"], three["error"]) == (0.02, 0.01)
+    assert five["error"] == five["max"] == 0.0
+    assert runner.shown_regret(lost, [(64, 64)] * 2)["3"]["error"] == 0.0
 
 
 def test_a_gpu_that_fails_or_hangs_is_an_error(
